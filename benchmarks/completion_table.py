@@ -14,7 +14,7 @@ from benchmarks.commands import commands
 from ralph.mock_api import example_names
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.values.controls import PermissionMode
-from ralph.values.models import ALIASES
+from ralph.values.servers import ALIASES
 from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from benchmarks.harness import ralph, workplace
 from benchmarks.peers import CODEX_MODEL, MODEL, Program, call_of, configure, installed_peers
 from ralph import __version__
 from ralph.mock_api import MockApi, Turn
-from ralph.values.models import facts_of
+from ralph.values.servers import facts_of
 from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:

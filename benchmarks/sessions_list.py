@@ -23,8 +23,8 @@ from ralph.output.stream_json import journal_fields
 from ralph.sessions.store import SessionStore
 from ralph.values.answer import Answer, ToolCall, ToolOutput, ToolResult
 from ralph.values.events import AttemptEnded, RunEnded
-from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery, Outcome
+from ralph.values.servers import facts_of
 from ralph.values.usage import RunUsage, TokenUsage
 
 if TYPE_CHECKING:

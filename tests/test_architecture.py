@@ -56,7 +56,7 @@ MAY_KNOW: dict[str, set[str]] = {
     },
     "agent": {"retry", "conversation", "values"},
     "retry": {"conversation", "values"},
-    "settings": {"retry", "api", "sandbox", "mcp", "places", "conversation", "machine", "values"},
+    "settings": {"retry", "sandbox", "mcp", "places", "conversation", "machine", "values"},
     "pages": {"fleet", "loop", "git", "places", "sessions", "output", "conversation", "machine", "values"},
     "fleet": {"settings", "loop", "git", "places", "sessions", "prompt", "output", "machine", "values"},
     "sessions": {"output", "places", "conversation", "machine", "values"},

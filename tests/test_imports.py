@@ -61,7 +61,7 @@ SESSIONS = """
 """
 LOOP = "ast glob hashlib hmac locale platform random secrets subprocess tempfile tomllib"
 PACKAGES_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
-PACKAGES_OF_LOOP = "api cli conversation git loop machine output permissions places prompt retry run sandbox sessions settings values"
+PACKAGES_OF_LOOP = "cli conversation git loop machine output permissions places prompt retry run sandbox sessions settings values"
 
 # The command line, ralph's packages, libraries, modules of the standard library.
 COMMANDS = [

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from ralph import __version__
 from ralph.conversation.next_step import final_turn
 from ralph.values.answer import describe_bug
-from ralph.values.endpoint import API_NAMES, API_VERSION, URL_VARIABLES, requests_url
 from ralph.values.errors import (
     AgentError,
     Api,
@@ -44,6 +43,7 @@ from ralph.values.outcome import ADVICE, Outcome, line_with_advice, shortage_of
 from ralph.values.ports import BudgetSpent, Events, Interrupted
 from ralph.values.report import synthetic_report
 from ralph.values.screen_text import counted, dollar_limit, time_limit
+from ralph.values.servers import API_NAMES, API_VERSION, URL_VARIABLES, requests_url
 from ralph.values.usage import RunUsage, TokenUsage, plain
 
 if TYPE_CHECKING:

@@ -52,7 +52,6 @@ from ralph.retry.step import CallSite, Client, TurnRequests, WindowTooSmallError
 from ralph.retry.targets import Roster, TargetLog
 from ralph.values.answer import COMMANDS, Answer, Block
 from ralph.values.controls import RunControls
-from ralph.values.endpoint import KEY_VARIABLES
 from ralph.values.errors import AgentError, FailureKind, failure_kind
 from ralph.values.events import (
     AttemptEnded,
@@ -71,6 +70,7 @@ from ralph.values.events import (
 from ralph.values.limits import Budget, LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, JournalError, NoTurnLock, WorkingDirectoryGoneError
+from ralph.values.servers import KEY_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -27,7 +27,7 @@ from ralph.api.openai_requests import (
 )
 from ralph.conversation.messages import THINKING, RequestBody, to_json
 from ralph.values.answer import FINAL_REPORT, Block
-from ralph.values.endpoint import host_in
+from ralph.values.servers import host_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -16,15 +16,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.api.clocks import ResponseClocks
 from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
-from ralph.api.reception import Reception
+from ralph.api.reception import Reception, ResponseClocks
 from ralph.api.transport import build_transport, httpx, shortage_error
 from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.conversation.target import ModelDescription, description_in_list, description_of
 from ralph.machine.connecting import proxy_in_words
 from ralph.values.credentials import Credential, Secret
-from ralph.values.endpoint import (
+from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, is_bad_key
+from ralph.values.events import RequestSent
+from ralph.values.outcome import ShortageError, shortage_of
+from ralph.values.ports import TIMED_OUT, Clock, Events
+from ralph.values.servers import (
     ANTHROPIC,
     API_VERSION,
     DEFAULT_BASE_URL,
@@ -34,19 +37,15 @@ from ralph.values.endpoint import (
     is_vertex,
     requests_url,
 )
-from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, is_bad_key
-from ralph.values.events import RequestSent
-from ralph.values.outcome import ShortageError, shortage_of
-from ralph.values.ports import TIMED_OUT, Clock, Events
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ralph.api.clocks import ClockLimits
     from ralph.conversation.target import Target
     from ralph.values.answer import Answer
     from ralph.values.credentials import Headers
+    from ralph.values.limits import ClockLimits
     from ralph.values.ports import Waiter
 
 # The HTTP library's time limit for connecting exceeds ralph's own limit by this much, so that ralph's limit is always
@@ -230,7 +229,7 @@ class ApiClient:
             "accept-encoding": "identity",
             **({"anthropic-version": API_VERSION} if self._dialect is None else {}),
         }
-        # The endpoint's headers override ralph's own. `values/endpoint.py` has refused the headers with which a user
+        # The endpoint's headers override ralph's own. `values/servers.py` has refused the headers with which a user
         # could break the request.
         named = {name.lower(): value for name, value in self._endpoint.headers.plain}
         # Values are encoded here, because httpx would encode them as ASCII.

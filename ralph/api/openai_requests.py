@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.conversation.messages import RequestBody, to_json
 from ralph.values.answer import FINAL_REPORT, Block
-from ralph.values.endpoint import host_in
+from ralph.values.servers import host_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

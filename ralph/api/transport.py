@@ -1,5 +1,5 @@
-"""Loads the HTTP library, builds the transport for an endpoint, with its TLS context and its proxy, and converts exceptions of the
-library into the five errors in `values/errors.py`.
+"""Loads the HTTP library, builds the transport for an endpoint, with its TLS context and its proxy, and converts exceptions
+of the library into the five errors in `values/errors.py`.
 
 This is the lower half of an `httpx.Client`. The upper half handles redirects, cookies, logins and defaults. Ralph wants
 none of these, and each request would take 0.2 ms more.

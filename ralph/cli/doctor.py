@@ -44,11 +44,11 @@ from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.settings.tables import KEYS, Settings, shown_value
 from ralph.values.credentials import known_secrets
-from ralph.values.endpoint import requests_url
 from ralph.values.events import EventStream
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.redaction import Redactor, redacted
 from ralph.values.screen_text import counted, in_one_line
+from ralph.values.servers import requests_url
 from ralph.values.tool_choice import without_background
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.target import Target
     from ralph.settings.tables import Settings
-    from ralph.values.models import Price
+    from ralph.values.servers import Price
 
 _COLORS = {Level.OK: "32", Level.NOTE: "36", Level.WARN: "33", Level.FAIL: "31"}
 _NOT_ASKED = "not asked: a run would not start with these settings"

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ralph.values.answer import Block, ToolDefinition, ToolOutput, ToolResult
-from ralph.values.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
+from ralph.values.servers import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
 from ralph.values.usage import content_size, tokens_of_bytes
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.messages import RequestShape
 from ralph.values.credentials import NO_HEADERS, Credential, Headers, secret_header_values
-from ralph.values.endpoint import ANTHROPIC
-from ralph.values.models import MOST_TOKENS, ModelFacts, Price, facts_of
+from ralph.values.servers import ANTHROPIC, MOST_TOKENS, ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,7 +112,7 @@ class Target(Struct, frozen=True):
     is_described: bool = False
     """Whether the server was asked for its description, which it may not have given."""
     api: str = ANTHROPIC
-    """One of `values/endpoint.APIS`."""
+    """One of `values/servers.APIS`."""
 
     @property
     def key_count(self) -> int:

@@ -26,11 +26,10 @@ from ralph.permissions.hook_answers import PROMPT, HookAnswer, check_keys, hook_
 from ralph.prompt.commands import CommandFile, as_text, read_command
 from ralph.run.parts import build_roster, why_uncountable
 from ralph.settings.tables import EFFORTS, Settings
-from ralph.values.endpoint import ANTHROPIC, is_default
 from ralph.values.events import Event, MessageTaken, RunEnded, SessionStateChanged
-from ralph.values.models import vendor_elsewhere
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Clock, Interrupted
+from ralph.values.servers import ANTHROPIC, is_default, vendor_elsewhere
 from ralph.values.tool_choice import MCP_PREFIX
 from ralph.values.usage import BYTES_PER_TOKEN
 

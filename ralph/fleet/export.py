@@ -15,8 +15,8 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ralph.fleet.jobs import content_of, host_of
-from ralph.values.models import vendor_of
 from ralph.values.outcome import UsageError
+from ralph.values.servers import vendor_of
 from ralph.values.setting import duration_s
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ralph.sessions.looking import look_to_list
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
 from ralph.values.limits import budget_word
-from ralph.values.models import vendor_of
+from ralph.values.servers import vendor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

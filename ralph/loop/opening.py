@@ -45,11 +45,11 @@ from ralph.settings.files import ClaudeFileError, find_settings_files, judged, r
 from ralph.settings.handover import changed_since, recorded_files
 from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
-from ralph.values.endpoint import URL_VARIABLES
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
 from ralph.values.redaction import Redactor
+from ralph.values.servers import URL_VARIABLES
 from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import host_in, is_loopback
+from ralph.values.servers import host_in, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,5 +1,5 @@
-"""Turns events into the objects of `stream-json`. Names are those that existing readers know (specs/output.md). No I/O happens here.
-The writer adds `uuid` and `session_id` to every object.
+"""Turns events into the objects of `stream-json`. Names are those that existing readers know (specs/output.md).
+No I/O happens here. The writer adds `uuid` and `session_id` to every object.
 
 `system` objects are also records of the journal, and are converted back. Events that are part of the conversation have no
 such record.

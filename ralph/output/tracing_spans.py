@@ -32,8 +32,8 @@ from ralph.machine.starting import start_thread
 from ralph.output.stream_json import named_fields
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, describe_bug
-from ralph.values.endpoint import ANTHROPIC
 from ralph.values.outcome import ShortageError
+from ralph.values.servers import ANTHROPIC
 from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:

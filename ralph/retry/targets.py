@@ -27,7 +27,7 @@ from ralph.conversation.session import Reading
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, cooldown_s, round_wait
 from ralph.values.errors import ErrorClass, FailureKind, failure_kind, is_bad_key, is_shortage
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.models import ALIASES, NamedModel, named_model
+from ralph.values.servers import ALIASES, NamedModel, named_model
 from ralph.values.usage import ContextMeter, SizeCount, may_be_too_large
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from ralph.sessions.places import named_session, written_at
 from ralph.sessions.store import resume_command, shell_word
 from ralph.sessions.story import SessionStory
 from ralph.settings.tables import OF_VENDOR, Settings
-from ralph.values.endpoint import ANTHROPIC
 from ralph.values.events import SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.servers import ANTHROPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -9,8 +9,7 @@ from msgspec import Struct, field
 from ralph.output.writer import OutputOptions
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.files import without_values
-from ralph.values.endpoint import ANTHROPIC
-from ralph.values.models import is_claude, vendor_of
+from ralph.values.servers import ANTHROPIC, is_claude, vendor_of
 from ralph.values.tool_choice import TOOL_SETTINGS
 
 if TYPE_CHECKING:

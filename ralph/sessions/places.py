@@ -1,5 +1,6 @@
-"""The places on disk where sessions are stored, and short descriptions of a session: its id, its age, its task and a title. This module imports little, because the shell's completion looks for
-sessions while the user waits. `store.py` reads and makes the sessions in these places.
+"""The places on disk where sessions are stored, and short descriptions of a session: its id, its age, its task and a title.
+This module imports little, because the shell's completion looks for sessions while the user waits. `store.py` reads and
+makes the sessions in these places.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from ralph.conversation.records import (
 )
 from ralph.sessions.places import title_from
 from ralph.values.answer import Block, ToolCall, ToolResult
-from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery, Outcome
+from ralph.values.servers import facts_of
 from ralph.values.usage import RunUsage, tokens_of, total_usd
 
 if TYPE_CHECKING:

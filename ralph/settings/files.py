@@ -30,8 +30,8 @@ from ralph.settings.tables import KEYS, Remark
 from ralph.settings.toml_file import SettingsFileError, about_home, read_settings_file, user_settings_path
 from ralph.values.claude_file import TRUSTED_ONLY, ClaudeFile, KeyEffect, key_named, keys_within
 from ralph.values.credentials import KeyProgram, Secret
-from ralph.values.models import ALIASES, VENDORS, NamedModel, named_model
 from ralph.values.outcome import CannotError, nearest
+from ralph.values.servers import ALIASES, VENDORS, NamedModel, named_model
 from ralph.values.setting import printable
 from ralph.values.strict_json import unambiguous_json
 

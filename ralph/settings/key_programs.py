@@ -21,9 +21,9 @@ from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import user_settings_path
 from ralph.values.credentials import MIN_SECRET_CHARS, Credential, KeyProgram, Secret
-from ralph.values.endpoint import header_value
 from ralph.values.events import Notice
 from ralph.values.redaction import Redactor
+from ralph.values.servers import header_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import checked_base_url, header_table
+from ralph.values.servers import checked_base_url, header_table
 from ralph.values.setting import TEXT, Kind, printable
 from ralph.values.tool_choice import ALL_OF_THEM, TOOL_NAMES, check_tool_name
 

@@ -62,9 +62,8 @@ from ralph.settings.targets import (
 )
 from ralph.settings.toml_file import SettingsFileError, parsed, user_settings_path
 from ralph.values.credentials import Credential, KeyProgram, Secret, credential_from
-from ralph.values.endpoint import ANTHROPIC, header_lines, is_default, normal_base_url
-from ralph.values.models import NamedModel, named_model
 from ralph.values.outcome import CannotError
+from ralph.values.servers import ANTHROPIC, NamedModel, header_lines, is_default, named_model, normal_base_url
 from ralph.values.tool_choice import MCP_PREFIX, TOOL_SETTINGS, lacking
 
 if TYPE_CHECKING:

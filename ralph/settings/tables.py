@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
 from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings
 from ralph.settings import kinds as must_be
 from ralph.values.credentials import NO_HEADERS, Secret, known_secrets, line_secrets, secret_header_values
-from ralph.values.endpoint import ANTHROPIC, APIS, DEFAULT_BASE_URL
-from ralph.values.limits import LimitSettings
-from ralph.values.models import ALIASES, DEFAULT_MAX_TOKENS, USUAL_MODEL
+from ralph.values.limits import ClockLimits, LimitSettings
+from ralph.values.servers import ALIASES, ANTHROPIC, APIS, DEFAULT_BASE_URL, DEFAULT_MAX_TOKENS, USUAL_MODEL
 from ralph.values.setting import (
     ADDS,
     ANY,
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
     from ralph.mcp.configuration import McpServer
     from ralph.values.claude_file import ClaudeFile
     from ralph.values.credentials import Credential, Headers, KeyProgram
-    from ralph.values.models import NamedModel
+    from ralph.values.servers import NamedModel
 else:
     from ralph.values.setting import Declared as Annotated
 
@@ -169,7 +167,7 @@ class ModelSettings(Struct, frozen=True):
             "ANTHROPIC_BASE_URL",
         ),
     ] = DEFAULT_BASE_URL
-    """The server's address, as `values/endpoint.normal_base_url` returns it for `api`."""
+    """The server's address, as `values/servers.normal_base_url` returns it for `api`."""
     ca_file: Annotated[
         Path | None,
         Key(

@@ -28,24 +28,22 @@ from ralph.values.credentials import (
     credential_from,
     secret_header_values,
 )
-from ralph.values.endpoint import (
+from ralph.values.servers import (
+    ALIASES,
     ANTHROPIC,
     APIS,
     DEFAULT_BASE_URL,
-    checked_base_url,
-    is_default,
-    is_loopback,
-    normal_base_url,
-)
-from ralph.values.models import (
-    ALIASES,
     OPENAI,
     OTHER_MODELS,
     VENDORS,
     NamedModel,
     Price,
+    checked_base_url,
     is_claude,
+    is_default,
+    is_loopback,
     named_model,
+    normal_base_url,
     vendor_at,
     vendor_of,
 )
@@ -54,7 +52,7 @@ from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.values.models import Vendor
+    from ralph.values.servers import Vendor
 
 API_KEY_COMMAND = "api_key_command"
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.values.answer import Block, ToolCall, ToolResult
-    from ralph.values.models import ModelFacts
     from ralph.values.outcome import Outcome
     from ralph.values.ports import Events
     from ralph.values.report import Report
+    from ralph.values.servers import ModelFacts
 
 
 class Event(Struct, frozen=True):

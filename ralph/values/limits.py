@@ -1,4 +1,4 @@
-"""The limits of a run: the number of turns, the time, and the budget.
+"""The limits of a run: the number of turns, the time, and the budget. Also the time limits of one answer.
 
 Before each request, ralph computes the highest possible cost of the request. It assumes that every token of the
 prompt has the highest input price, and that the answer has the maximum length. If the rest of the budget is smaller
@@ -10,18 +10,19 @@ than this cost, ralph limits the length of the answer. If the budget cannot pay 
 # annotations when the program runs.
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.values.events import AttemptEnded, Event
-from ralph.values.setting import DURATION, POSITIVE_DOLLARS, SMALLER, Flag, Key, at_least
+from ralph.values.setting import DURATION, POSITIVE_DOLLARS, SMALLER, Flag, Key, at_least, lower_only
 from ralph.values.usage import cost_usd, plain
 
 if TYPE_CHECKING:
     from typing import Annotated
 
-    from ralph.values.models import ModelFacts, Price
+    from ralph.values.servers import ModelFacts, Price
 else:
     from ralph.values.setting import Declared as Annotated
 
@@ -62,6 +63,29 @@ class LimitSettings(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = None
+
+
+class ClockLimits(Struct, frozen=True):
+    """The time limits of one answer, in seconds. If a limit is 0, there is no such limit."""
+
+    connect_s: Annotated[
+        float,
+        lower_only(
+            "longest time for name lookup, TCP and TLS together; 0 switches it off, here and in the next five rows"
+        ),
+    ] = 10.0
+    first_byte_s: Annotated[
+        float, lower_only("longest time from the open connection to the answer's first byte")
+    ] = 180.0
+    bytes_idle_s: Annotated[float, lower_only("longest time between two reads of bytes; pings count")] = 90.0
+    progress_idle_s: Annotated[
+        float, lower_only("longest time between two events of an answer; pings do not count")
+    ] = 300.0
+    response_s: Annotated[float, lower_only("longest time for one answer, from beginning to end")] = 1800.0
+
+    def for_whole_answer(self) -> Self:
+        """The limits for an answer that comes in one piece at its end. Once the connection is open, only `response_s` counts."""
+        return replace(self, first_byte_s=0.0, bytes_idle_s=0.0, progress_idle_s=0.0)
 
 
 def budget_word(usd: float) -> str:

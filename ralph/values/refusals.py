@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.models import MOST_TOKENS
+from ralph.values.servers import MOST_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

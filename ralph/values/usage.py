@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.values.answer import Block
-    from ralph.values.models import ModelFacts
+    from ralph.values.servers import ModelFacts
 
 
 # No answer has this many tokens. A larger number is a mistake, and arithmetic with very large integers raises errors.

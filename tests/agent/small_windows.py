@@ -18,7 +18,7 @@ from ralph.retry.targets import Roster
 from ralph.values.answer import FileChange, ToolDefinition, ToolOutput
 from ralph.values.errors import HttpError
 from ralph.values.events import ContextCompacted
-from ralph.values.models import Price
+from ralph.values.servers import Price
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,

@@ -13,7 +13,7 @@ from ralph.values.events import (
     Notice,
 )
 from ralph.values.limits import LimitSettings
-from ralph.values.models import Price
+from ralph.values.servers import Price
 from tests.fakes import FakeClock, FakeWaiter, answer, call, text
 from tests.fakes.played import DONE, PLAIN_FORM, Played
 from tests.rows import every_row

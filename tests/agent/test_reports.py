@@ -18,8 +18,8 @@ from ralph.values.events import (
     TurnsCollapsed,
 )
 from ralph.values.limits import LimitSettings
-from ralph.values.models import Price
 from ralph.values.ports import SignalReceived, TimeIsUp
+from ralph.values.servers import Price
 from tests.fakes import FakeJournal, FakeWaiter, answer, call, text
 from tests.fakes.played import ANY_FORM, DONE, PAYLOAD_FORM, PLAIN_FORM, Played, report
 from tests.rows import every_row

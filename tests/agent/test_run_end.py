@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from ralph.agent.run_end import FORCES, Ending, Finishing, Tally, hints_for
 from ralph.conversation.target import Target
 from ralph.values.answer import ToolCall
-from ralph.values.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import TurnsCollapsed
 from ralph.values.limits import Budget
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report, ReportReceiver, plain_problems
+from ralph.values.servers import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.rows import every_row
 
 REPORT = Report("success", "Did it.", None, "tool_call")

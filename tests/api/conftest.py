@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine import connecting
-from ralph.values.endpoint import ANTHROPIC
+from ralph.values.servers import ANTHROPIC
 from tests.api.answers.pieces import PieceClient
 from tests.api.harness import RawServer, Rig, http_answer, read_request
 from tests.services.silent_address import full_backlog

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.api.client import ApiClient, Endpoint, HttpSettings
-from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport
 from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import ANTHROPIC
 from ralph.values.errors import AgentError
+from ralph.values.limits import ClockLimits
+from ralph.values.servers import ANTHROPIC
 from tests.fakes import RecordingEvents
 from tests.patience import within_s
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import fields
 
-from ralph.api.clocks import CATCH_UP_S, CatchUp, ClockLimits, Deadline, ResponseClocks
+from ralph.api.reception import CATCH_UP_S, CatchUp, Deadline, ResponseClocks
 from ralph.mock_api import Fault, Step, Turn
 from ralph.values.errors import StreamTransient
 from ralph.values.events import ClockFired
+from ralph.values.limits import ClockLimits
 from tests.api.harness import START, WHOLE_TURN, end, http_answer, limits, read_request, sse, text_block
 from tests.rows import every_row
 

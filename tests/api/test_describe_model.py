@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.api.client import DESCRIPTION_BYTES, HttpSettings, TargetClients, receive_description
-from ralph.api.clocks import ClockLimits
 from ralph.conversation.target import ModelDescription, Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
 from ralph.values.credentials import Credential, Secret
-from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.values.limits import ClockLimits
 from ralph.values.ports import SignalReceived
+from ralph.values.servers import OPENAI_CHAT, OPENAI_RESPONSES
 from tests.api.harness import (
     KEY,
     START,
@@ -174,7 +174,7 @@ def test_whatever_is_no_description_is_none_asked_for_once_and_breaks_no_message
     server = describing(fault)
     client = rig(server)
     assert client.describe(within_s=1e6) is None
-    assert (len(server.lookups), client.events.events, client.send().text) == (1, [], "ok")
+    assert (len(server.lookups), [*client.events.events], client.send().text) == (1, [], "ok")
 
 
 def test_one_nonsense_number_does_not_take_the_other_with_it(describing, rig) -> None:

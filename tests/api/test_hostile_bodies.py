@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 from ralph.api import reception
-from ralph.api.clocks import ClockLimits, ResponseClocks
 from ralph.api.exchange import BodyEnd, ResponseHead
-from ralph.api.reception import Reception
+from ralph.api.reception import Reception, ResponseClocks
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
 from ralph.values.events import Notice
+from ralph.values.limits import ClockLimits
 from tests.api.harness import (
     START,
     await_no_exchange,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.api import clocks
-from ralph.api.clocks import ClockLimits
+from ralph.api import reception
 from ralph.api.reception import ERROR_BODY_BYTES
 from ralph.mock_api import Fault
 from ralph.values.errors import ErrorClass, HttpError, classify_error
+from ralph.values.limits import ClockLimits
 from ralph.values.ports import SignalReceived
 from tests.api.harness import KEY, await_no_exchange, failure, http_answer, read_request
 from tests.rows import every_row
@@ -50,7 +50,7 @@ def test_a14_a_gateways_page_is_no_reason_to_stop(serve, rig, body) -> None:
 
 
 def test_a14_a_huge_body_is_cut_at_64_kib_and_not_waited_for(serve, rig, monkeypatch) -> None:
-    monkeypatch.setattr(clocks, "ERROR_BODY_S", 1e6)
+    monkeypatch.setattr(reception, "ERROR_BODY_S", 1e6)
     server = serve(Fault(status=503, huge_body_bytes=10**15))
     error = failure(rig(server, limits=ClockLimits(response_s=0)))
     assert len(error.body) == ERROR_BODY_BYTES == 65536
@@ -61,7 +61,7 @@ def test_a14_a_huge_body_is_cut_at_64_kib_and_not_waited_for(serve, rig, monkeyp
 def test_a14_a_body_that_never_comes_is_not_waited_for_long(
     raw_server, rig, monkeypatch, response_s, error_body_s
 ) -> None:
-    monkeypatch.setattr(clocks, "ERROR_BODY_S", error_body_s)
+    monkeypatch.setattr(reception, "ERROR_BODY_S", error_body_s)
     limits = ClockLimits(bytes_idle_s=0, progress_idle_s=0, response_s=response_s)
 
     def serve(sock: socket.socket) -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.api.clocks import ClockLimits
 from ralph.api.exchange import CHUNK_COST_BYTES, PIECE_BYTES, READ_AHEAD_BYTES, Wire
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, Step, Turn
 from ralph.values.events import ResponseDiscarded, StreamReceived
+from ralph.values.limits import ClockLimits
 from ralph.values.ports import Interrupted
 from tests.api.harness import WHOLE_TURN, Rig, await_no_exchange
 from tests.patience import wait_until, within_s

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from ralph.api.clocks import ClockLimits
 from ralph.mock_api import Fault, Turn
 from ralph.values.errors import Api, ErrorClass, NetworkCause, classify_error
 from ralph.values.events import ClockFired
+from ralph.values.limits import ClockLimits
 from tests.api.harness import (
     KEY,
     START,

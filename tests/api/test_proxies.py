@@ -8,11 +8,11 @@ import ssl
 import pytest
 
 from ralph.agent.run_end import hints_for
-from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport
 from ralph.conversation.target import Target
 from ralph.values.errors import Api, ErrorClass, HttpError, NetworkCause, classify_error
 from ralph.values.events import ClockFired, RequestSent
+from ralph.values.limits import ClockLimits
 from tests.api.harness import KEY, START, end, http_answer, read_request, sse, text_block
 from tests.services.certificates import make_authority
 

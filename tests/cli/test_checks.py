@@ -14,7 +14,6 @@ import pytest
 
 import ralph
 from ralph.api.client import HttpSettings
-from ralph.api.clocks import ClockLimits
 from ralph.cli.checks import Finding, Level, exit_code, fail, machine, ok, verdict, warn
 from ralph.cli.checks.checkout import look_at_git
 from ralph.cli.checks.probe import ProbeTimes, _advice, probe_targets
@@ -23,11 +22,12 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.credentials import Credential, Secret
-from ralph.values.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, normal_base_url
 from ralph.values.errors import Api, NetworkCause
 from ralph.values.events import StreamReceived
+from ralph.values.limits import ClockLimits
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
+from ralph.values.servers import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, normal_base_url
 from tests.fakes import FakeClock
 from tests.rows import every_row
 

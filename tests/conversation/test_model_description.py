@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ralph.conversation.target import ModelDescription, described, description_of
-from ralph.values.models import MODELS, MOST_TOKENS, ModelFacts
+from ralph.values.servers import MODELS, MOST_TOKENS, ModelFacts
 from tests.rows import every_row
 
 UNKNOWN = ModelFacts(context_window=None, max_output=None, price=None)

@@ -8,8 +8,8 @@ from ralph.conversation.target import Target
 from ralph.driven.driver import SessionFacts
 from ralph.retry.targets import Roster
 from ralph.settings.tables import Settings
-from ralph.values.endpoint import OPENAI_RESPONSES
 from ralph.values.redaction import Redactor
+from ralph.values.servers import OPENAI_RESPONSES
 from tests.rows import every_row
 
 ANTHROPIC = Target("claude-opus-5-5", "claude-opus-5-5", "https://api.anthropic.com")

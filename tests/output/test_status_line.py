@@ -16,8 +16,8 @@ from ralph.output.status_line import (
 )
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
-from ralph.values.models import ModelFacts, Price
 from ralph.values.screen_text import columns_of
+from ralph.values.servers import ModelFacts, Price
 from ralph.values.usage import TokenUsage
 from tests.rows import every_row
 

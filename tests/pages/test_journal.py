@@ -9,8 +9,8 @@ from ralph.pages.command import PageShare, read_journal
 from ralph.pages.content import Excerpts
 from ralph.pages.transcript import PageTranscript
 from ralph.values.events import AttemptEnded, TurnAsked
-from ralph.values.models import facts_of
 from ralph.values.redaction import Redactor
+from ralph.values.servers import facts_of
 from ralph.values.usage import TokenUsage
 from tests.fakes import call, text
 from tests.rows import every_row

@@ -44,9 +44,9 @@ from ralph.values.events import (
     RetryScheduled,
 )
 from ralph.values.limits import Budget
-from ralph.values.models import Price
 from ralph.values.outcome import Outcome
 from ralph.values.ports import BudgetSpent, Interrupted, RetryAborted, SignalReceived
+from ralph.values.servers import Price
 from ralph.values.usage import TokenUsage
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, call, new_log, roster_of, text
 from tests.fakes.played import Played

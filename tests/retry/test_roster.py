@@ -13,7 +13,7 @@ from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import ModelDescription, Target
 from ralph.retry.targets import Roster
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.models import DEFAULT_MAX_TOKENS
+from ralph.values.servers import DEFAULT_MAX_TOKENS
 from ralph.values.usage import ContextMeter
 from tests.rows import every_row
 

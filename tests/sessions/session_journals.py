@@ -25,9 +25,9 @@ from ralph.output.stream_json import journal_fields
 from ralph.sessions.looking import SessionLook
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
 from ralph.values.events import AttemptEnded, Notice, RetryRecovered, RetryScheduled, RunEnded, TurnAsked
-from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.redaction import Redactor
+from ralph.values.servers import facts_of
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.fakes import FakeJournal, answer, call, text
 from tests.journals.reading import story_of

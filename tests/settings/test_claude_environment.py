@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from ralph.settings.files import ALIAS_VARIABLES, aims_requests
-from ralph.values.models import ALIASES
+from ralph.values.servers import ALIASES
 from tests.fakes import roster_of
 from tests.rows import every_row
 

@@ -39,7 +39,7 @@ ROWS = {
     ("values/limits.py", "    max_budget_usd: Annotated[\n"): """
     max_thanks: Annotated[int | None, Key(at_least(1), "thanks", Flag("--max-thanks", "End after N.", "N"))] = None
 """,
-    ("api/clocks.py", "    def for_whole_answer(self) -> Self:\n"): """
+    ("values/limits.py", "    def for_whole_answer(self) -> Self:\n"): """
     bow_s: Annotated[float, lower_only("one bow")] = 3.0
 """,
 }

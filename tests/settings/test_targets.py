@@ -11,8 +11,8 @@ from ralph.conversation.target import THINKING_CHOICES, Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.run.parts import RunContext
 from ralph.settings.merge import load_settings
-from ralph.values.models import Price
 from ralph.values.redaction import Redactor
+from ralph.values.servers import Price
 from tests.fakes import RecordingEvents
 from tests.rows import every_row
 from tests.settings.settings_world import KEY, World

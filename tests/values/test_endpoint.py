@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.values.endpoint import header_lines, header_value, is_default, is_loopback, normal_base_url
+from ralph.values.servers import header_lines, header_value, is_default, is_loopback, normal_base_url
 from tests.rows import every_row
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ralph.values.events import AttemptEnded
 from ralph.values.limits import Budget
-from ralph.values.models import ModelFacts, Price
+from ralph.values.servers import ModelFacts, Price
 from ralph.values.usage import TokenUsage, cost_usd
 from tests.rows import every_row
 

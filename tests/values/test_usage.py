@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple
 
-from ralph.values.models import MODELS, facts_of, max_tokens_for
+from ralph.values.servers import MODELS, facts_of, max_tokens_for
 from ralph.values.usage import RunUsage, TokenUsage, cost_usd, tokens_of, total_usd, with_later_usage
 from tests.rows import every_row
 

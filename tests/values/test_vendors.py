@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.values.models import MODELS, OTHER_MODELS, facts_of, vendor_of
+from ralph.values.servers import MODELS, OTHER_MODELS, facts_of, vendor_of
 from ralph.values.usage import TokenUsage, cost_usd
 
 

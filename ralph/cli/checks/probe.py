@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from ralph.agent.run_end import hint_in_words
 from ralph.api.client import ApiClient, HttpSettings, endpoint_of
-from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport, httpx
 from ralph.cli.checks import Finding, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
@@ -29,7 +28,6 @@ from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.sandbox.trial import probe
 from ralph.sandbox.trial.self_test import ProbeError, ProbeResult, SelfTest
 from ralph.values.answer import Answer, ToolCall, ToolDefinition
-from ralph.values.endpoint import API_NAMES, KEY_VARIABLES, requests_url
 from ralph.values.errors import (
     AgentError,
     Api,
@@ -41,7 +39,9 @@ from ralph.values.errors import (
     outcome_of,
 )
 from ralph.values.events import Event, StreamReceived
+from ralph.values.limits import ClockLimits
 from ralph.values.outcome import Outcome, ShortageError, shortage_of
+from ralph.values.servers import API_NAMES, KEY_VARIABLES, requests_url
 from ralph.values.usage import TokenUsage, cost_usd, tokens_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from ralph.values.endpoint import ANTHROPIC
+from ralph.values.servers import ANTHROPIC
 from tests.api.harness import Rig
 
 if TYPE_CHECKING:

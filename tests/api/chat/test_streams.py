@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ralph.api.chat import ChatTranslator
 from ralph.api.chat_requests import given_back
 from ralph.values.answer import ToolCall
-from ralph.values.endpoint import OPENAI_CHAT
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
 from ralph.values.events import Notice
+from ralph.values.servers import OPENAI_CHAT
 from tests.api.answers.pieces import PieceClient, split
 from tests.api.answers.streams import texts
 from tests.api.chat.chunks import COUNTED, call, chunk, ended, officially_read, stream

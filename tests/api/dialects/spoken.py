@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import Text, ToolUse, Turn, as_events, as_message
-from ralph.values.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.values.servers import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.api.chat import chunks
 from tests.api.responses import server
 

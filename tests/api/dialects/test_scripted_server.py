@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.mock_api import Fault, MockApi, Playable, Scenario, Step, Text, Thinking, ToolUse, Turn, as_message
-from ralph.values.endpoint import ANTHROPIC, APIS, OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.values.servers import ANTHROPIC, APIS, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.api.harness import KEY
 from tests.rows import every_row
 

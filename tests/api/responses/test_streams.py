@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ralph.api.responses import ResponseStream
 from ralph.api.stream import StreamAssembler
 from ralph.values.answer import MalformedCall, ToolCall
-from ralph.values.endpoint import OPENAI_RESPONSES
 from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.events import StreamReceived
+from ralph.values.servers import OPENAI_RESPONSES
 from ralph.values.usage import TokenUsage, tokens_of
 from tests.api.answers.pieces import PieceClient, split
 from tests.api.answers.streams import objects, texts

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ralph.output.metrics_file import METRICS, TURN_BUCKETS, MetricsFile
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
-from ralph.values.models import facts_of
 from ralph.values.outcome import Outcome
+from ralph.values.servers import facts_of
 from ralph.values.usage import TokenUsage
 from tests.fakes import EPOCH, FakeClock
 from tests.output.ended import ended

@@ -16,8 +16,8 @@ from ralph.output.tracing import TracingError, open_tracing
 from ralph.output.tracing_spans import LONGEST_NAME, MOST_WAITING_SPANS
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
-from ralph.values.models import ModelFacts, Price
 from ralph.values.outcome import Outcome, ShortageError
+from ralph.values.servers import ModelFacts, Price
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.output.ended import ended as run_ended
 from tests.rows import every_row

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
-from ralph.values.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.values.servers import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.program.conftest import ralph_in
 from tests.program.faulty import APPEND, DONE, effects
 from tests.rows import every_row

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
-from ralph.values.endpoint import ANTHROPIC, APIS
-from ralph.values.models import facts_of
+from ralph.values.servers import ANTHROPIC, APIS, facts_of
 
 if TYPE_CHECKING:
     from tests.program.conftest import Ralph

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import Fault, Text, Thinking, ToolUse, Turn
-from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.values.servers import OPENAI_CHAT, OPENAI_RESPONSES
 from tests.patience import wait_until
 from tests.program.faulty import DONE
 from tests.program.several import at, run, settings
