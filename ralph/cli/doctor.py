@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from ralph import __version__
 from ralph.api.client import HttpSettings
 from ralph.cli.checks import Finding, Level, exit_code, fail, ok, verdict, warn
-from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git
 from ralph.cli.checks.machine import (
+    look_at_claude_rules,
     look_at_disks,
+    look_at_git,
     look_at_limits,
     look_at_machine,
     look_at_process_room,
@@ -30,7 +31,7 @@ from ralph.cli.checks.machine import (
     look_at_working_directory,
 )
 from ralph.cli.checks.probe import LIMITS, probe_targets, try_sandbox
-from ralph.cli.options import DoctorLine
+from ralph.cli.run import DoctorLine
 from ralph.cli.settings_command import SettingsCommand, TypedLine
 from ralph.cli.typer_command import absolute
 from ralph.loop.starter import placeholders_left

@@ -15,8 +15,8 @@ import typer
 
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop_records import OpenFlag, PageFile
-from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
+from ralph.cli.run import RunLine
 from ralph.cli.settings_command import check_settings
 from ralph.cli.typer_command import COUNT, absolute, command_group, made, option, run_directories
 from ralph.git.runner import git_program

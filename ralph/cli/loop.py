@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.cli.command_line import IN_LOOP, NO_EFFECT, instead_of_in_loop, refuse_lone_word, wrong_value
-from ralph.cli.options import (
+from ralph.cli.run import (
     Directory,
     RunLine,
     check_output_is_open,

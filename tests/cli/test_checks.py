@@ -15,7 +15,7 @@ import pytest
 import ralph
 from ralph.api.client import HttpSettings
 from ralph.cli.checks import Finding, Level, exit_code, fail, machine, ok, verdict, warn
-from ralph.cli.checks.checkout import look_at_git
+from ralph.cli.checks.machine import look_at_git
 from ralph.cli.checks.probe import ProbeTimes, _advice, probe_targets
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter, SystemClock

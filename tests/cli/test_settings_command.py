@@ -13,8 +13,7 @@ from ralph.cli.command_line import run_cli
 from ralph.cli.doctor import COMMAND as DOCTOR
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import LoopLine
-from ralph.cli.options import RunLine, refuse_contradictions
-from ralph.cli.run import COMMAND
+from ralph.cli.run import COMMAND, RunLine, refuse_contradictions
 from ralph.cli.run import COMMAND as RUN
 from ralph.cli.settings_command import split_names
 from ralph.machine.loading import put_off_garbage_collection

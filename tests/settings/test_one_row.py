@@ -49,7 +49,7 @@ ROWS = {
 FORKS = """
 import json, os, runpy, sys
 import ralph.api.transport, ralph.cli.command_line, ralph.cli.doctor, ralph.run.command
-import ralph.cli.checks.checkout, ralph.cli.checks.machine, ralph.machine.process_limit
+import ralph.cli.checks.machine, ralph.machine.process_limit
 for line in sys.stdin:
     sys.argv, environment, streams = json.loads(line)
     if os.fork() == 0:

@@ -21,8 +21,8 @@ from ralph.cli.command_line import run_cli
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP
 from ralph.cli.loop import LoopLine, words_for_run
-from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
+from ralph.cli.run import RunLine
 from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt
 from ralph.values.outcome import UsageError
 from tests.patience import wait_until
