@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import time
 
-from ralph.machine.files.paths import LinkResolver, mounts_made, other_paths
+from ralph.machine.files.paths import LinkResolver, may_have_moved, mounts_made, other_paths
 from tests.rows import every_row
 
 
@@ -131,3 +134,27 @@ def test_which_mounts_of_a_box_show_another_place() -> None:
         ("/home/me/work/etc", "/home/me/work", False),
         ("/etc/hosts", "/", False),
     ]
+
+
+def test_a_commit_is_looked_for_only_where_one_may_be(tmp_path) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "f").write_text("x")
+    assert not may_have_moved(tmp_path, 0.0), "no repository"
+    git("init", "-q")
+    assert not may_have_moved(tmp_path, 0.0), "no object"
+    git("config", "core.logAllRefUpdates", "false")
+    git("add", "f")
+    git("commit", "-qm", "x")
+    assert may_have_moved(tmp_path, time.time() + 60), "a commit without a reflog"
+    git("gc", "-q")
+    assert may_have_moved(tmp_path, time.time() + 60), "all is packed"
+    git("config", "core.logAllRefUpdates", "true")
+    git("commit", "-q", "--allow-empty", "-m", "y")
+    found = [may_have_moved(tmp_path, time.time() + ago_s) for ago_s in (-60, 60)]
+    assert found == [True, False]
+    shutil.rmtree(tmp_path / ".git/objects")
+    (tmp_path / ".git/logs/HEAD").unlink()
+    assert may_have_moved(tmp_path, 0.0), "nobody knows"

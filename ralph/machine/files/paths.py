@@ -109,7 +109,16 @@ def may_have_moved(directory: Path, since_s: float) -> bool:
     try:
         return os.stat(f"{place}/logs/HEAD").st_mtime >= int(since_s)
     except OSError:  # git says what is wrong, if anything is
-        return True
+        return not _is_without_objects(f"{place}/objects")
+
+
+def _is_without_objects(directory: str) -> bool:
+    """Whether a directory of git's objects is as `git init` makes it, so that there is no commit. False if nobody knows."""
+    try:
+        inside = {name: os.listdir(f"{directory}/{name}") for name in os.listdir(directory)}
+    except OSError:
+        return False
+    return inside == {"info": [], "pack": []}
 
 
 def common_directory(git_directory: str) -> str | None:
