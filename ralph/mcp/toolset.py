@@ -136,23 +136,19 @@ def _properties_of(schema: Any) -> dict[str, Any]:
     return properties if isinstance(properties, dict) else {}
 
 
-def without_duplicates(tools: Iterable[McpTool]) -> tuple[tuple[McpTool, ...], tuple[str, ...]]:
-    """The tools without those whose name an earlier one has, and the names of what was left out. Raises ServerFailedError
-    if two servers would have a tool of one name: rules and the model could not tell the servers apart.
-    """
+def without_duplicates(tools: Iterable[McpTool]) -> tuple[McpTool, ...]:
+    """The tools, each once. Raises ServerFailedError if two have one name: rules and the model could not tell them apart."""
     found: dict[str, McpTool] = {}
-    again: dict[str, None] = {}
     for one in tools:
         name = one.definition.name
         first = found.setdefault(name, one)
-        if first.server != one.server:
+        if (first.server, first.tool) != (one.server, one.tool):
+            both = " and ".join(f"{each.tool!r} of {each.server!r}" for each in (first, one))
             raise ServerFailedError(
-                f"the MCP servers {first.server!r} and {one.server!r} both have a tool that would be called {name}: give "
-                f"one of the servers another name, or leave the tool out (--disallowed-tools {name})"
+                f"the MCP tools {both} would both be called {name}: give the server or the tool another name, or leave it out "
+                f"(--disallowed-tools {name})"
             )
-        if first is not one:
-            again[name] = None
-    return tuple(found.values()), tuple(again)
+    return tuple(found.values())
 
 
 class McpToolset:
@@ -197,7 +193,7 @@ class McpToolset:
         for group in self._all:
             listed |= group.tools()
         every = tools_of(listed, self._redact)
-        chosen, again = without_duplicates(
+        chosen = without_duplicates(
             tool
             for tool in every
             if is_chosen(tool.definition.name, self._lists, is_asked_for=tool.server in self._asked_for)
@@ -212,7 +208,6 @@ class McpToolset:
             if not any(covers(pattern.partition("(")[0], tool.definition.name) for tool in every)
         ]
         self.notices = (
-            *(f"two MCP tools would be called {name}; the first one is kept" for name in again),
             *(f"the MCP tool {name} is left out: {why}" for name, why in refused.items() if why is not None),
             *(f"{pattern} names no tool of the MCP servers of this run" for pattern in idle),
         )

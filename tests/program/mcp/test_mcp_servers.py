@@ -514,7 +514,7 @@ def test_two_servers_whose_tools_get_one_name_end_the_run_before_anything_is_spe
     both = ("--mcp-config", config(**{"a.b": silent, "a_b": silent}))
     ran = run(ralph, *both).having(78)
     assert (
-        "the MCP servers 'a.b' and 'a_b' both have a tool that would be called mcp__a_b__wait"
+        "the MCP tools 'wait' of 'a.b' and 'wait' of 'a_b' would both be called mcp__a_b__wait"
         in ran.result["errors"][0]
     )
     assert not server.requests
