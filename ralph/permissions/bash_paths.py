@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.permissions.command_table import FORMS, TRAITS
-from ralph.permissions.patterns import ANY, NAME, Element
+from ralph.permissions.patterns import ANY, NAME, UNKNOWN, Element, Word, plain
 from ralph.permissions.shell_syntax import SimpleCommand
-from ralph.permissions.shell_words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,5 +1,5 @@
-"""Reads the permission rules, hooks and permission mode from a settings file that was written for Claude Code. Raises
-GuardError if the file asks for a protection that ralph cannot provide. Nothing may run without this protection.
+"""Reads the permission rules, hooks and permission mode from a settings file that was written for Claude Code. Raises GuardError if
+the file asks for a protection that ralph cannot provide, or misspells a key of one. Nothing may run without this protection.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.permissions import settings_keys as names
 from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
-from ralph.permissions.hook_matcher import Matcher, parse_matcher
-from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
-from ralph.values.claude_file import SandboxLimits, misspelt, refused_keys
+from ralph.permissions.rule import Effect, Matcher, PermissionRule, RuleError, parse_matcher, parse_rule
+from ralph.values.claude_file import CLAUDE_KEYS, SandboxLimits, misspelt, refused_keys
 from ralph.values.controls import PermissionMode
 from ralph.values.outcome import CannotError
 
@@ -30,6 +28,31 @@ _SCRIPT = re.compile(r"[\"']?[~/$.][\w~$./{}\"'-]*|[\w./-]+\.(?:sh|bash|py|js|mj
 _TIGHT_MODES = ("plan", "dontAsk")
 # Keys of Claude Code's own sandbox that restrict commands.
 _SANDBOX_GUARDS = refused_keys("sandbox.")
+_TOP = ("permissions", "hooks", "sandbox", "disableAllHooks")
+"""The top-level keys that ask for a protection."""
+_GUARDS_OF_PERMISSIONS = "deny ask allow defaultMode disableBypassPermissionsMode".split()
+_OF_PERMISSIONS = tuple(
+    key.name.removeprefix("permissions.") for key in CLAUDE_KEYS if key.name.startswith("permissions.")
+)
+_OF_SANDBOX = ("enabled", "network", "filesystem", "credentials", "failIfUnavailable")
+# Behind the first two, Claude Code reads these only in files that are not of a repository, or they open something.
+_OF_NETWORK = tuple(
+    """
+    allowedDomains deniedDomains strictAllowlist allowManagedDomainsOnly allowUnixSockets allowAllUnixSockets
+    allowLocalBinding allowMachLookup httpProxyPort socksProxyPort tlsTerminate
+    """.split()
+)
+_OF_FILESYSTEM = ("denyRead", "denyWrite", "allowWrite", "allowRead", "allowManagedReadPathsOnly", "disabled")
+_OF_HOOKS = ("matcher", "hooks")
+_OF_HOOK = ("type", "command", "timeout")
+_BLOCKING_EVENTS = refused_keys("hooks.")
+"""Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
+is an error."""
+_KNOWN_EVENTS = (*EVENTS, *_BLOCKING_EVENTS)
+_PLACES = {
+    **{key.lower(): f"permissions.{key}" for key in _GUARDS_OF_PERMISSIONS},
+    **{event.lower(): f"hooks.{event}" for event in _KNOWN_EVENTS},
+}
 
 
 class GuardError(CannotError):
@@ -114,11 +137,11 @@ def read_settings(document: object, file: ClaudeFile, hooks_off: str = "") -> Cl
     """
     if not isinstance(document, dict):
         raise GuardError(f"{file.name}: a settings file must contain a JSON object")
-    _refuse(names.wrong_at_top(document), file, "")
+    _refuse(wrong_at_top(document), file, "")
     permissions = _object(document, "permissions", file)
-    _refuse(misspelt(permissions, names.OF_PERMISSIONS), file, "permissions.")
+    _refuse(misspelt(permissions, _OF_PERMISSIONS), file, "permissions.")
     block = _object(document, "sandbox", file)
-    _refuse(misspelt(block, names.OF_SANDBOX), file, "sandbox.")
+    _refuse(misspelt(block, _OF_SANDBOX), file, "sandbox.")
     sandbox, idle = _sandbox(block, file)
     hooks, unused = _hooks(document, file, hooks_off)
     mode = permissions.get("defaultMode")
@@ -135,7 +158,7 @@ def read_settings(document: object, file: ClaudeFile, hooks_off: str = "") -> Cl
         idle_sandbox=idle,
         unused_hooks=unused,
         hooks_off=hooks_off if file.is_trusted else "",
-        unknown_permissions=tuple(key for key in permissions if key not in names.OF_PERMISSIONS),
+        unknown_permissions=tuple(key for key in permissions if key not in _OF_PERMISSIONS),
     )
 
 
@@ -188,8 +211,8 @@ def _sandbox(block: Mapping[str, Any], file: ClaudeFile) -> tuple[SandboxLimits,
     if block.get("enabled") is False:  # Claude Code ignores the rest of the block too
         return SandboxLimits(), tuple(f"sandbox.{key}" for key in block)
     network, filesystem = (_object(block, part, file, "sandbox.") for part in ("network", "filesystem"))
-    _refuse(misspelt(network, names.OF_NETWORK), file, "sandbox.network.")
-    _refuse(misspelt(filesystem, names.OF_FILESYSTEM), file, "sandbox.filesystem.")
+    _refuse(misspelt(network, _OF_NETWORK), file, "sandbox.network.")
+    _refuse(misspelt(filesystem, _OF_FILESYSTEM), file, "sandbox.filesystem.")
     if block.get("credentials"):
         raise _not_kept(file, "credentials")
     if filesystem.get("denyWrite"):
@@ -237,13 +260,13 @@ def _hooks(
         for event, entries in asked.items():
             listed = entries if isinstance(entries, list) else ()
             inner = [key for entry in listed if isinstance(entry, dict) for key in entry]
-            found = misspelt((event,), names.KNOWN_EVENTS) or misspelt(inner, names.OF_HOOKS)
+            found = misspelt((event,), _KNOWN_EVENTS) or misspelt(inner, _OF_HOOKS)
             named.append(event if found is None else f"{event}: {found[0]} is perhaps meant as {found[1]}")
         return (), tuple(named)
     if hooks_off:
         return (), tuple(asked)
-    _refuse(misspelt(document.get("hooks") or (), names.KNOWN_EVENTS), file, "hooks.")
-    for event in names.BLOCKING_EVENTS:
+    _refuse(misspelt(document.get("hooks") or (), _KNOWN_EVENTS), file, "hooks.")
+    for event in _BLOCKING_EVENTS:
         if event in asked:
             raise GuardError(
                 f"{file.name}: hooks.{event}: ralph runs commands for {', '.join(EVENTS)} alone, and does not run "
@@ -262,7 +285,7 @@ def _commands(event: str, entries: object, file: ClaudeFile) -> Iterator[HookCom
         hooks, matcher = found.get("hooks"), found.get("matcher", "")
         if not isinstance(hooks, list) or not isinstance(matcher, str | None):
             raise GuardError(f"{where}: an entry must have a matcher and a list of hooks")
-        _refuse(misspelt(found, names.OF_HOOKS), file, f"hooks.{event}: ")
+        _refuse(misspelt(found, _OF_HOOKS), file, f"hooks.{event}: ")
         if event in OF_TOOLS:
             try:
                 parse_matcher(matcher)
@@ -277,7 +300,7 @@ def _command(event: str, matcher: str, hook: object, file: ClaudeFile) -> HookCo
     kind = hook.get("type") if isinstance(hook, dict) else None
     if not isinstance(hook, dict) or kind != "command":
         raise GuardError(f"{where}: ralph runs hooks of the type command alone, not {kind!r}")
-    _refuse(misspelt(hook, names.OF_HOOK), file, f"hooks.{event}: ")
+    _refuse(misspelt(hook, _OF_HOOK), file, f"hooks.{event}: ")
     command, timeout = hook.get("command"), hook.get("timeout", _DEFAULT_TIMEOUT_S)
     if not isinstance(command, str) or not command.strip() or "\0" in command:
         raise GuardError(f"{where}: a hook needs a command")
@@ -303,3 +326,10 @@ def _as_line(words: Sequence[str]) -> str:
     return " ".join(
         f'"${name}"'.join(quote(part) if part else "" for part in parts) or "''" for parts in parted
     )
+
+
+def wrong_at_top(keys: Iterable[str]) -> tuple[str, str] | None:
+    """The first top-level key that is misspelt, or belongs elsewhere, such as `deny`, and what is meant, or None."""
+    keys = tuple(keys)
+    misplaced = ((key, _PLACES[key.lower()]) for key in keys if key.lower() in _PLACES)
+    return misspelt(keys, _TOP) or next(misplaced, None)

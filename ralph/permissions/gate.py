@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ralph.permissions.hook_answers import CallVerdict, HookAnswer
-    from ralph.permissions.hook_matcher import Matcher
     from ralph.permissions.judge import Permissions
-    from ralph.permissions.rule import PermissionRule
+    from ralph.permissions.rule import Matcher, PermissionRule
     from ralph.values.answer import Block, Ruling, Runnable, ToolCall
     from ralph.values.controls import RunControls
     from ralph.values.ports import Events

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from ralph.permissions.bash_paths import PathJudge
-from ralph.permissions.bash_rules import BashPattern, broken_by, why_not_allowed
+from ralph.permissions.bash_rules import BashPattern, HarmlessCommands, broken_by, why_not_allowed
 from ralph.permissions.gate import RuleVerdict
-from ralph.permissions.harmless import HarmlessCommands
 from ralph.permissions.patterns import PathPattern
 from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule, parse_rule
 from ralph.permissions.shell import parse_line

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.permissions.patterns import Word, decoded_escapes, name_of, plain
 from ralph.permissions.shell_syntax import (
     CALCULATION,
     INDIRECT,
@@ -18,7 +19,6 @@ from ralph.permissions.shell_syntax import (
     Script,
     SimpleCommand,
 )
-from ralph.permissions.shell_words import Word, decoded_escapes, name_of, plain
 from ralph.permissions.wrappers import commands_in_assignment, evaluates_values, inner_commands
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.permissions.shell_words import ONE, SEVERAL, Word, decoded_escapes, hidden, name_of, plain, word_of
+from ralph.permissions.patterns import ONE, SEVERAL, Word, decoded_escapes, hidden, name_of, plain, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

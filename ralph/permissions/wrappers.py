@@ -10,8 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.permissions.command_table import BUILT_IN, FORMS, WITH_VALUE, Form
-from ralph.permissions.patterns import ANY
-from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain
+from ralph.permissions.patterns import ANY, UNKNOWN, Word, name_of, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from ralph.machine.own_programs import ProgramSearch
     from ralph.permissions.claude_settings import HookCommand
-    from ralph.permissions.hook_matcher import Matcher
-    from ralph.permissions.shell_words import Word
+    from ralph.permissions.patterns import Word
+    from ralph.permissions.rule import Matcher
     from ralph.run.opening import SessionParts
     from ralph.run.parts import RunContext
     from ralph.settings.tables import Settings

@@ -6,9 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ralph.machine.files.trees import LocalDisk
-from ralph.permissions.claude_settings import GuardError, read_all, strictest_mode
+from ralph.permissions.claude_settings import GuardError, read_all, strictest_mode, wrong_at_top
 from ralph.permissions.rule import Effect, RuleError, parse_rule
-from ralph.permissions.settings_keys import wrong_at_top
 from ralph.run.parts import RunGuards
 from ralph.settings.files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError

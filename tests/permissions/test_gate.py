@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from ralph.permissions.gate import CallGate, CommandRules, Decision, HookFailedError, RulesInForce
 from ralph.permissions.hook_answers import hook_answer
-from ralph.permissions.hook_matcher import parse_matcher
 from ralph.permissions.judge import Permissions, RulePlaces
-from ralph.permissions.rule import Effect, parse_rule
+from ralph.permissions.rule import Effect, parse_matcher, parse_rule
 from ralph.values.answer import Runnable, ToolCall, ToolOutput
 from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.events import Notice
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.permissions.hook_answers import HookAnswer
-    from ralph.permissions.hook_matcher import Matcher
+    from ralph.permissions.rule import Matcher
     from ralph.values.answer import Ruling
 
 

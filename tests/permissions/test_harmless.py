@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ralph.machine.files.trees import LocalDisk
 from ralph.permissions import command_table
+from ralph.permissions.bash_rules import FORMS, NOTES
 from ralph.permissions.gate import CommandRules, RulesInForce
-from ralph.permissions.harmless import FORMS, NOTES
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
 from ralph.permissions.shell import parse_line
