@@ -1,6 +1,6 @@
 """Applies the table of places to one run: which paths its tools must not read or write. No I/O happens here.
 
-The rules apply to absolute paths without symbolic links: `tools/files/path_guard.py` resolves links, and checks which file
+The rules apply to absolute paths without symbolic links: `tools/path_guard.py` resolves links, and checks which file
 was really opened.
 """
 

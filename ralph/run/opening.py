@@ -402,7 +402,7 @@ def _open_session(context: RunContext, new_id: str, *, has_prompt: bool) -> Open
 
 def _is_about(pattern: str, path: str) -> bool:
     """Whether the pattern of a rule matches a relative path, by the rules of .gitignore."""
-    from ralph.tools.search.glob_pattern import GlobPattern  # noqa: PLC0415 - few projects have such rules
+    from ralph.tools.glob_pattern import GlobPattern  # noqa: PLC0415 - few projects have such rules
 
     try:
         return GlobPattern(pattern).matches(path)

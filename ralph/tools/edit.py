@@ -1,5 +1,8 @@
-"""Implements Edit, which replaces a text in a file by another text. The model can ask for one place or for all
-places. The rest of the file stays the same, byte by byte.
+"""Implements Edit, which replaces a text in a file at one place or at all, and Write, which creates a file or replaces its whole
+content. What is not replaced stays the same, byte by byte; a byte order mark and CRLF line breaks of a replaced file are kept.
+
+A line break in the text that Edit looks for matches both LF and CRLF. Only methods such as `str.find` scan the file, so the time is
+linear in its size.
 """
 
 from __future__ import annotations
@@ -7,12 +10,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from array import array
+from bisect import bisect_left
 from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.tools.files.file_type import (
+from ralph.machine.files.opened_file import open_regular_file
+from ralph.tools.content import (
     TextEncoding,
     binary_type,
     image_media_type,
@@ -20,14 +28,13 @@ from ralph.tools.files.file_type import (
     marked_encoding,
     possible_encodings,
 )
-from ralph.tools.files.path_guard import refuse_kernel_file
-from ralph.tools.files.planned_write import PlannedWrite, write_target
-from ralph.tools.files.text_match import EditableText, Places
+from ralph.tools.path_guard import refuse_kernel_file
+from ralph.tools.planned_write import PlannedWrite, digest_of, write_target
 from ralph.tools.read import opened_regular
-from ralph.tools.write import link_note
 from ralph.values.answer import ToolError, ToolOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ralph.tools.tool_context import Arguments, ToolContext
@@ -47,7 +54,7 @@ _LONGEST_COMPARED_LINE = 100
 _LEAST_RATIO = 0.7
 
 
-def plan(arguments: Arguments, context: ToolContext) -> PlannedWrite:
+def plan_edit(arguments: Arguments, context: ToolContext) -> PlannedWrite:
     shown, old, new = arguments["file_path"], arguments["old_string"], arguments["new_string"]
     _check_strings(old, new)
     path = context.resolve(shown)
@@ -195,3 +202,189 @@ def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
 def _squeezed(lines: list[str]) -> str:
     """The lines without white space in one text for a search, with a line break before and after each."""
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])
+
+
+# In a file with both kinds of line breaks, the places are replaced one by one. In all other files, one call of
+# Whoever uses CRLF uses it from the beginning.
+_LOOKED_AT_BYTES = 1024 * 1024
+
+
+def plan_write(arguments: Arguments, context: ToolContext) -> PlannedWrite | ToolOutput:
+    shown, content = arguments["file_path"], arguments["content"]
+    target = write_target(context.resolve(shown), shown, context)
+    before = target.before
+    digest = digest_of(target.path) if before is not None else None
+    try:
+        data, kept = _as_before(target.path, content) if before is not None else (content.encode(), "")
+    except UnicodeEncodeError:
+        raise ToolError("the content contains half a surrogate pair, which no text file can") from None
+    lines = content.count("\n") + (not content.endswith("\n") and bool(content))
+    size = f"{lines:,} line{'' if lines == 1 else 's'}, {len(data):,} bytes"
+    if before is None:
+        said = f"Created {shown} ({size})"
+    else:
+        had = f"it had {before.st_size:,} bytes"
+        said = f"Replaced {shown} ({size}; {had}){kept}{link_note(before.st_nlink)}"
+    planned = PlannedWrite(target, data, digest, ToolOutput(said), context.seen)
+    if digest is not None and digest == planned.change.after:
+        return ToolOutput(f"{shown} already had exactly this content; nothing was written")
+    if before is not None:
+        context.seen.refuse_changed(target.path, before, digest, shown)
+    return planned
+
+
+def _as_before(path: Path, content: str) -> tuple[bytes, str]:
+    """The content's bytes with the byte order mark and, if all are CRLF, the line breaks of the file; and a note about that."""
+    try:
+        with os.fdopen(open_regular_file(path), "rb") as file:
+            start = file.read(_LOOKED_AT_BYTES)
+    except OSError:  # a file that cannot be read has no form to keep
+        start = b""
+    mark, codec = marked_encoding(start) or (b"", "utf-8")
+    old = EditableText(start[len(mark) :].decode(codec, "replace"))
+    text = given = content.removeprefix("\ufeff") if mark else content
+    kept = [f"byte order mark ({codec.upper()})"] if mark else []
+    if old.has_crlf and not old.is_mixed and (mark or not is_binary(start)):
+        text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+        if text != given:
+            kept.append("CRLF line breaks")
+    note = f"\n[kept of the old file: {' and '.join(kept)}; Bash can change that]" if kept else ""
+    return TextEncoding(mark, codec).encode(text), note
+
+
+def link_note(links: int) -> str:
+    return f"\n[its {links - 1} other hard link(s) keep the old content]" if links > 1 else ""
+
+
+# `str.replace` is enough.
+_MOST_MIXED_PLACES = 100_000
+# Bounds the memory: twice the largest file that can be edited.
+_MOST_CHARACTERS = 20 * 1024 * 1024
+
+
+class Span(Struct, frozen=True):
+    start: int
+    end: int
+
+
+class EditableText:
+    """The text of a file. With both LF and CRLF, a text of several lines is searched in a copy that has only LF."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        crlf, lf = text.count("\r\n"), text.count("\n")
+        self.has_crlf = crlf > 0
+        self.is_mixed = 0 < crlf < lf
+
+    def places(self, wanted: str) -> Places:
+        """Finds the places where `wanted` occurs, without overlaps. An LF in `wanted` also matches CRLF."""
+        if "\n" not in wanted or not self.has_crlf or ("\r" in wanted and wanted in self.text):
+            return Places(self, wanted, wanted, None)
+        with_lf = wanted.replace("\r\n", "\n")
+        if self.is_mixed:
+            return Places(self, wanted, with_lf, _LfView(self.text))
+        return Places(self, wanted, with_lf.replace("\n", "\r\n"), None)
+
+    def line_number(self, position: int) -> int:
+        """The number of the line that contains the offset `position`, counted from 1."""
+        return self.text.count("\n", 0, position) + 1
+
+
+class _LfView:
+    """A copy of a text with LF for CRLF. `offset` converts an offset in it to one in the original text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self._line_breaks = array("I", _line_breaks_in_view(text))
+
+    def offset(self, position: int) -> int:
+        return position + bisect_left(self._line_breaks, position)
+
+
+def _line_breaks_in_view(text: str) -> Iterator[int]:
+    """Yields the offset of each line break that was CRLF in the original text."""
+    removed = 0
+    at = text.find("\r\n")
+    while at >= 0:
+        yield at - removed
+        removed += 1
+        at = text.find("\r\n", at + 2)
+
+
+class Places:
+    """All places where one text occurs in another."""
+
+    def __init__(self, whole: EditableText, wanted: str, needle: str, view: _LfView | None) -> None:
+        """`wanted` is as the model wrote it, `needle` with adapted line breaks, to be searched in `view` or, if that is None,
+        the text itself.
+        """
+        self._whole = whole
+        self._wanted = wanted
+        self._needle = needle
+        self._view = view
+        self._hay = whole.text if view is None else view.text
+        self.count = self._hay.count(needle)
+
+    def spans(self, most: int | None = None) -> list[Span]:
+        return list(islice(self._spans(), most))
+
+    def _spans(self) -> Iterator[Span]:
+        size = len(self._needle)
+        at = self._hay.find(self._needle)
+        while at >= 0:
+            yield Span(self._own_offset(at), self._own_offset(at + size))
+            at = self._hay.find(self._needle, at + size)
+
+    def _own_offset(self, position: int) -> int:
+        return position if self._view is None else self._view.offset(position)
+
+    def overlaps_itself(self) -> bool:
+        """Whether a second occurrence begins inside the first one. Then it is unclear which of the two is meant."""
+        first = self._hay.find(self._needle)
+        size = len(self._needle)
+        # Up to the end of a match that begins just before the end of the first.
+        return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
+
+    def replaced(self, new: str) -> str:
+        """The text with `new` at all places, with the line breaks around each, unless the old or the new text contains a CR."""
+        size = len(self._whole.text) + self.count * (len(new) + new.count("\n") - len(self._needle))
+        if size > _MOST_CHARACTERS:
+            raise ToolError(f"the result would be larger than {_MOST_CHARACTERS >> 20} MB; edit with Bash")
+        text = self._whole.text
+        follows_place = "\n" in new and "\r" not in new and "\r" not in self._wanted
+        if self._view is None and not (follows_place and self._whole.is_mixed):
+            as_crlf = follows_place and self._whole.has_crlf
+            return text.replace(self._needle, new.replace("\n", "\r\n") if as_crlf else new)
+        if self.count > _MOST_MIXED_PLACES:
+            raise ToolError(
+                f"{self.count:,} places are too many at once in a file with both LF and CRLF line breaks; "
+                "edit it with Bash, for example sed -i"
+            )
+        return self._replaced_one_by_one(new, follows_place=follows_place)
+
+    def _replaced_one_by_one(self, new: str, *, follows_place: bool) -> str:
+        text = self._whole.text
+        line_break = _LineBreakAt(text)
+        pieces, position = [], 0
+        for span in self._spans():
+            as_crlf = follows_place and line_break.is_crlf(span.start)
+            pieces += [text[position : span.start], new.replace("\n", "\r\n") if as_crlf else new]
+            position = span.end
+        return "".join([*pieces, text[position:]])
+
+
+class _LineBreakAt:
+    """The kind of the next line break at an offset in a text with both LF and CRLF, or of the last one if none follows. The
+    offsets must increase from call to call.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._last = text.rfind("\n")
+        self._next = -1
+
+    def is_crlf(self, position: int) -> bool:
+        if self._next < position <= self._last:
+            self._next = self._text.find("\n", position)
+        at = self._next if position <= self._last else self._last
+        return at > 0 and self._text[at - 1] == "\r"

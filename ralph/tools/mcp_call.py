@@ -24,8 +24,7 @@ from ralph.mcp.helper_process import ServerProcess
 from ralph.mcp.toolset import CallFailedError, ReceivedImage, ServerFailedError, is_error, parts_of
 from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.tools.bash import denial_note, new_capture
-from ralph.tools.files.file_type import image_media_type
-from ralph.tools.files.images import shown_image
+from ralph.tools.content import image_media_type, shown_image
 from ralph.values.answer import Block, ToolCall, ToolError, ToolOutput, tool_errors, unknown_arguments
 from ralph.values.ports import Interrupted
 

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import closed_after
-from ralph.tools.files.file_type import binary_type, image_media_type, is_binary, kind_of, marked_encoding
-from ralph.tools.files.images import MAX_IMAGE_BYTES, shown_image
-from ralph.tools.files.text_lines import LineRange, read_range
+from ralph.tools.content import (
+    MAX_IMAGE_BYTES,
+    LineRange,
+    binary_type,
+    image_media_type,
+    is_binary,
+    kind_of,
+    marked_encoding,
+    read_range,
+    shown_image,
+)
 from ralph.values.answer import ToolError, ToolOutput, os_error_text, tool_errors
 
 if TYPE_CHECKING:

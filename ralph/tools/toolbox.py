@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.helper_process import ServerProcess
     from ralph.mcp.toolset import McpToolset
-    from ralph.tools.files.planned_write import PlannedWrite
+    from ralph.tools.planned_write import PlannedWrite
 
 
 T = TypeVar("T")
@@ -308,7 +308,7 @@ class LocalToolbox:
         return self._presentable(call.name, output)
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
-        return _guarded(call.name, lambda: _module(call).plan(call.arguments, self.context))
+        return _guarded(call.name, lambda: _function(call)(call.arguments, self.context))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
         """The output as text that can be encoded as UTF-8. Credentials are redacted for the tools in `_REDACTED`."""
@@ -354,19 +354,31 @@ def _run(call: ToolCall, context: ToolContext) -> ToolOutput:
         from ralph.tools import background  # noqa: PLC0415 - few runs have such commands
 
         return background.run(call, context)
-    output: ToolOutput = _module(call).run(call.arguments, context)
+    output: ToolOutput = _function(call)(call.arguments, context)
     return output
 
 
 def _settled(change: FileChange, context: ToolContext) -> ToolOutput | None:
-    from ralph.tools.files.planned_write import settle  # noqa: PLC0415 - most runs resume no change
+    from ralph.tools.planned_write import settle  # noqa: PLC0415 - most runs resume no change
 
     return settle(change, Path(change.path), context.seen)
 
 
-def _module(call: ToolCall) -> Any:
-    """The module of a tool. It is imported at the tool's first call, because most runs use only some of the tools."""
-    return import_module(f"ralph.tools.{call.name.lower()}")
+_FUNCTIONS = {
+    "Bash": "bash:run",
+    "Read": "read:run",
+    "Edit": "edit:plan_edit",
+    "Write": "edit:plan_write",
+    "Glob": "search:run_glob",
+    "Grep": "search:run_grep",
+}
+"""For each tool, the module and the function that runs a call, or that plans a file's change."""
+
+
+def _function(call: ToolCall) -> Any:
+    """The function of a tool. Its module is imported at the first call, because most runs use only some of the tools."""
+    module, _, function = _FUNCTIONS[call.name].partition(":")
+    return getattr(import_module(f"ralph.tools.{module}"), function)
 
 
 READ = ToolDefinition(

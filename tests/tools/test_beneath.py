@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from ralph.machine.files.paths import HELD_DIRECTORY
-from ralph.tools.files.planned_write import open_directory, open_parent
+from ralph.tools.planned_write import open_directory, open_parent
 from tests.processes.descriptors import open_descriptors, wait_until_closed
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 
 from ralph.conversation.journal_lines import line_of
 from ralph.conversation.records import ResultRecord, result_record
-from ralph.tools.files import seen_files
-from ralph.tools.files.seen_files import SeenFiles
+from ralph.tools import tool_context
+from ralph.tools.tool_context import SeenFiles
 from ralph.values.answer import FileChange, ToolCall, ToolError, ToolOutput, ToolResult
 from tests.journals.reading import read_lines
 
@@ -93,7 +93,7 @@ def test_t14_a_file_that_is_gone_may_be_written_anew(tools, tmp_path) -> None:
 
 
 def test_t14_a_large_file_is_known_by_its_time_and_size(tools, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(seen_files, "_MOST_BYTES_HASHED", 3)
+    monkeypatch.setattr(tool_context, "_MOST_BYTES_HASHED", 3)
     (tmp_path / "a").write_text("one\ntwo\n")
     tools.ok("Read", file_path="a")
     os.utime(tmp_path / "a", (1, 1))
@@ -146,7 +146,7 @@ def test_t14_a_writer_at_the_same_time_never_meets_an_edit_of_what_it_replaced(t
 
 
 def test_what_was_seen_longest_ago_is_forgotten_first(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(seen_files, "_MOST_FILES", 2)
+    monkeypatch.setattr(tool_context, "_MOST_FILES", 2)
     (tmp_path / "a").write_text("x")
     stat = (tmp_path / "a").stat()
     seen = SeenFiles()
@@ -183,7 +183,7 @@ SEEING: dict[str, list[tuple[str, dict[str, Any]]]] = {
 def test_t14_what_an_earlier_run_saw_is_known_after_a_resume(
     tools, make_tools, tmp_path, monkeypatch, tool, seen_by, hashed_bytes
 ) -> None:
-    monkeypatch.setattr(seen_files, "_MOST_BYTES_HASHED", hashed_bytes)
+    monkeypatch.setattr(tool_context, "_MOST_BYTES_HASHED", hashed_bytes)
     path = tmp_path / "a"
     path.write_text("one\ntwo\n")
     outputs = [tools.call(name, {"file_path": "a", **arguments}) for name, arguments in SEEING[seen_by]]

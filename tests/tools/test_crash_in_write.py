@@ -17,13 +17,11 @@ SCRIPT = """
 import gc, json, os, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
-from ralph.tools import edit
-from ralph.tools import write
+from ralph.tools.edit import plan_edit, plan_write
 from ralph.places.gather import gather_places
-from ralph.tools.files.path_guard import PathGuard
-from ralph.tools.files.planned_write import settle
-from ralph.tools.tool_context import Roots
-from ralph.tools.files.seen_files import SeenFiles
+from ralph.tools.path_guard import PathGuard
+from ralph.tools.planned_write import settle
+from ralph.tools.tool_context import Roots, SeenFiles
 
 directory = Path(sys.argv[1])
 really_write = os.write
@@ -38,7 +36,7 @@ def plan():
     context = SimpleNamespace(
         roots=Roots(directory, ()), seen=SeenFiles(), guard=guard, resolve=lambda name: directory / name
     )
-    return tool.plan(case["arguments"], context)
+    return plan_change(case["arguments"], context)
 
 def die_before(step):
     def count(frame, event, function):
@@ -58,7 +56,7 @@ while cases or not is_over:
     if is_over:
         (name, case), step = cases.pop(0), 0
         path = directory / case["path"]
-        tool = {"Edit": edit, "Write": write}[case["tool"]]
+        plan_change = {"Edit": plan_edit, "Write": plan_write}[case["tool"]]
     step += 1
     for found in sorted(directory.rglob("*"), reverse=True):
         found.rmdir() if found.is_dir() else found.unlink()

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.places.gather import gather_places
-from ralph.tools.edit import plan
-from ralph.tools.files.path_guard import PathGuard
-from ralph.tools.files.seen_files import SeenFiles
-from ralph.tools.files.text_match import EditableText
-from ralph.tools.tool_context import Roots
+from ralph.tools.edit import EditableText, plan_edit
+from ralph.tools.path_guard import PathGuard
+from ralph.tools.tool_context import Roots, SeenFiles
 from ralph.values.answer import ToolError
 
 
@@ -185,7 +183,7 @@ def test_t13_bytes_outside_the_edit_are_identical(lines, last, codec, noise, dat
         os.write(handle, before)
         os.close(handle)
         try:
-            plan({"file_path": name, "old_string": old, "new_string": new}, context).execute()  # type: ignore[arg-type]
+            plan_edit({"file_path": name, "old_string": old, "new_string": new}, context).execute()  # type: ignore[arg-type]
         except ToolError:
             assert Path(name).read_bytes() == before
             return

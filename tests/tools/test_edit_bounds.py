@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.tools.edit import hint_for_no_match
-from ralph.tools.files.text_match import EditableText
+from ralph.tools.edit import EditableText, hint_for_no_match
 from ralph.values.answer import ToolError
 from tests.rows import every_row
 

@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.tools.search.glob_pattern import GlobPattern
+from ralph.tools.glob_pattern import GlobPattern
 from tests.rows import every_row
 
 

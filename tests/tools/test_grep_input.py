@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.tools.search import file_search
+from ralph.tools import search
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_what_was_found_before_a_search_was_stopped_is_reported(
     assert text.startswith("0000")
     assert "[the search would read stuck/.gitignore for ever" in text
     if tool == "Glob":
-        monkeypatch.setattr(file_search, "_LOOKS_AFTER_S", 300.0)
+        monkeypatch.setattr(search, "_LOOKS_AFTER_S", 300.0)
         text = make_tools(search_timeout_s=3.0).ok(tool, **arguments)
         assert text.startswith("0000")
         assert "[stopped after 3 s" in text

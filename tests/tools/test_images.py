@@ -7,8 +7,13 @@ import base64
 import pytest
 
 from ralph.conversation.messages import Conversation, user_message
-from ralph.tools.files.file_type import image_media_type
-from ralph.tools.files.images import image_damage, image_size, shown_image, without_damaged_extras
+from ralph.tools.content import (
+    image_damage,
+    image_media_type,
+    image_size,
+    shown_image,
+    without_damaged_extras,
+)
 from ralph.tools.tool_context import MOST_BYTES, MOST_IMAGES, ImageBudget
 from ralph.values.answer import ToolCall, ToolError, ToolOutput, ToolResult
 from tests.rows import every_row

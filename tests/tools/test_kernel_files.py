@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.files.opened_file import is_made_by_kernel
-from ralph.tools.files.path_guard import why_private
+from ralph.tools.path_guard import why_private
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ralph.machine.files.opened_file import opened_path
 from ralph.machine.files.paths import planted_link, untrusted_places
 from ralph.places.gather import gather_places
 from ralph.places.git_places import git_places
-from ralph.tools.files.path_guard import PathGuard
+from ralph.tools.path_guard import PathGuard
 from ralph.values.answer import ToolCall, ToolError
 from ralph.values.redaction import Redactor
 from tests.fakes import FakeClock

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine import ripgrep
-from ralph.tools.search import file_search
+from ralph.tools import search
 from ralph.values.answer import ToolCall
 from ralph.values.ports import Interrupted
 from tests.patience import PATIENCE_S
@@ -387,7 +387,7 @@ def test_a_search_names_the_file_that_it_would_read_for_ever(
     make_tools, tmp_path, monkeypatch, place
 ) -> None:
     """Ripgrep waits for a pipe, and reads a device until its memory is full."""
-    monkeypatch.setattr(file_search, "_LOOKS_AFTER_S", 0.5)
+    monkeypatch.setattr(search, "_LOOKS_AFTER_S", 0.5)
     work, below = tmp_path / "work", tmp_path / "work/deep/er"
     below.mkdir(parents=True)
     (tmp_path / ".git").mkdir()
@@ -422,18 +422,18 @@ def test_a_search_uses_all_processors_and_is_repeated_in_order_only_where_it_fin
     """Ripgrep sorts with one thread."""
     started: list[bool] = []
 
-    class Counted(file_search.Search):
+    class Counted(search.Search):
         def __init__(self, arguments: list[str], *more: Any) -> None:
             started.append("--sort" in arguments)
             super().__init__(arguments, *more)
 
-    monkeypatch.setattr(file_search, "Search", Counted)
+    monkeypatch.setattr(search, "Search", Counted)
     for number in range(40):
         (tmp_path / f"{number:02}").write_text("first\n\n\nx\n" * 3)
     assert search_tools.ok("Grep", pattern="no such thing") == "No matches found"
     few = search_tools.ok("Grep", pattern="x", output_mode="content", **{"-B": 1})
     assert started == [False, False, False]  # the second one asks whether there was a file to search
-    monkeypatch.setattr("ralph.tools.grep._MOST_SORTED_BYTES", 100)
+    monkeypatch.setattr("ralph.tools.search._MOST_SORTED_BYTES", 100)
     many = search_tools.ok("Grep", pattern="x", output_mode="content", **{"-B": 1})
     assert (started, few) == ([False] * 4 + [True], many)
     assert few.startswith("00-3-\n00:4:x\n--\n00-7-\n")

@@ -144,7 +144,7 @@ def test_t11_settling_does_not_open_a_fifo(tools, tmp_path, before) -> None:
 
 
 def test_p7_a_signal_is_heard_while_a_write_is_settled(tools, monkeypatch, is_over) -> None:
-    monkeypatch.setattr("ralph.tools.files.planned_write.settle", lambda *_: is_over.wait())
+    monkeypatch.setattr("ralph.tools.planned_write.settle", lambda *_: is_over.wait())
     threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     with pytest.raises(Interrupted):
         tools.box.settle(FileChange("/a", None, "11"))

@@ -19,8 +19,7 @@ from ralph.places.gather import files_in, gather_places
 from ralph.places.home_needs import holds_credentials
 from ralph.places.places import GuardedPlace, GuardedPlaces, is_named
 from ralph.places.table import PRIVATE, named_with
-from ralph.tools.files.file_type import SNIFFED_BYTES, marked_encoding
-from ralph.tools.files.text_lines import MAX_SCANNED_BYTES
+from ralph.tools.content import MAX_SCANNED_BYTES, SNIFFED_BYTES, marked_encoding
 from ralph.values.answer import ToolError
 from ralph.values.redaction import Redactor
 

@@ -29,9 +29,9 @@ from ralph.machine.files.opened_file import (
 )
 from ralph.machine.files.paths import HELD_DIRECTORY, is_within_any
 from ralph.machine.own_process import MOST_LINKS
-from ralph.tools.files.file_type import kind_of
-from ralph.tools.files.path_guard import PathGuard, refuse_kernel_file
-from ralph.tools.files.seen_files import SeenFiles, signature_of
+from ralph.tools.content import kind_of
+from ralph.tools.path_guard import PathGuard, refuse_kernel_file
+from ralph.tools.tool_context import SeenFiles, signature_of
 from ralph.values.answer import FileChange, ToolError, ToolOutput, os_error_text, tool_errors
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Finds files and lines with ripgrep."""
