@@ -134,7 +134,6 @@ TOUCHES_THE_WORLD = (
     "pages.page",
     "places.cache_layers",
     "places.gather",
-    "places.gpus",
     "places.git_places",
     "places.home_needs",
     "places.other_homes",
@@ -157,23 +156,22 @@ TOUCHES_THE_WORLD = (
     "run.report_problems",
     "run.report_schema",
     "run.session_run",
-    "sandbox.box_mounts",
+    "sandbox.box_rules",
     "sandbox.box_plan",
     "sandbox.command_box",
     "sandbox.denials",
     "sandbox.detection",
-    "sandbox.kernel.landlock",
+    "sandbox.landlock",
     "sandbox.kept_box",
     "sandbox.disk_work",
-    "sandbox.killed_command",
+    "sandbox.bubblewrap",
     "sandbox.left_behind",
-    "sandbox.overlays",
     "sandbox.planning",
-    "sandbox.trial.probe",
-    "sandbox.network.proxy",
+    "sandbox.probe",
+    "sandbox.proxy",
     "sandbox.protected_files",
     "sandbox.undoing",
-    "sandbox.trial.self_test",
+    "sandbox.self_test",
     "sessions.command",
     "sessions.journal",
     "sessions.looking",
@@ -501,7 +499,7 @@ STARTED_BARE = (
     "ralph.machine.namespaces",
     "ralph.machine.restriction",
     "ralph.machine.supervisor",
-    "ralph.sandbox.trial.probe",
+    "ralph.sandbox.probe",
 )
 
 
@@ -513,7 +511,7 @@ def test_what_is_started_without_site_packages_loads_no_library() -> None:
         module, *loaded = line.split()
         assert not {"msgspec", "dataclasses", "inspect"} & {*loaded}, module
         # A supervisor is started for each run with commands, and `enum` would be a third of its start.
-        assert "enum" not in loaded or module == "ralph.sandbox.trial.probe", module
+        assert "enum" not in loaded or module == "ralph.sandbox.probe", module
     assert len(ran.stdout.splitlines()) == len(STARTED_BARE)
 
 

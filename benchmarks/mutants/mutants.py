@@ -1877,7 +1877,7 @@ MUTANTS = (
         "commands have sockets of their own only where overlays hide those of other programs",
         'if self.why_no_overlays else ""',
         'if not self.bwrap else ""',
-        ("test_levels.py",),
+        ("test_box_plan.py",),
     ),
     Mutant(
         "a-new-file-system-is-taken-for-one-that-was-tried",

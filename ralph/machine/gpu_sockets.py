@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.restriction import Calls
 
-# linux/seccomp.h: the answers of a filter that asks a process (`sandbox/kernel/seccomp.py`), and those where none can be asked:
+# linux/seccomp.h: the answers of a filter that asks a process (`sandbox/seccomp.py`), and those where none can be asked:
 # EACCES, and the call itself. BPF_RET | BPF_K and the value.
 _MAKE_SEQUENCED, _LISTEN = (bytes([6, 0, 0, 0, number, 0, 0xC0, 0x7F]) for number in (1, 2))
 _NO_ACCESS, _ALLOW = bytes([6, 0, 0, 0, 13, 0, 5, 0]), bytes([6, 0, 0, 0, 0, 0, 0xFF, 0x7F])

@@ -27,22 +27,28 @@ from ralph.machine.starting import start_confined, start_process
 from ralph.places.cache_layers import lay_caches
 from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
-from ralph.places.gpus import gpu_devices
 from ralph.places.home_needs import filtered
 from ralph.places.places import xdg_bases
 from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY, SBT_OPTIONS
-from ralph.places.unpublished import unpublished_in
 from ralph.sandbox import denials
-from ralph.sandbox.box_mounts import HAS_QUEUES, BoxMounts
+from ralph.sandbox.allowed_hosts import allowed_hosts
+from ralph.sandbox.box_plan import unpublished_in
+from ralph.sandbox.box_rules import (
+    HAS_QUEUES,
+    BoxMounts,
+    inside_rules,
+    landlock_rules,
+    own_mounts,
+    plan_with_places,
+)
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
+from ralph.sandbox.detection import gpu_devices
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kept_box import KeptBox, SharedSpaces
-from ralph.sandbox.kernel.landlock import Ruleset
-from ralph.sandbox.kernel.seccomp import make_filter
-from ralph.sandbox.landlock_rules import inside_rules, landlock_rules, own_mounts, plan_with_places
-from ralph.sandbox.network.allowed_hosts import allowed_hosts
+from ralph.sandbox.landlock import Ruleset
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
+from ralph.sandbox.seccomp import make_filter
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 from ralph.values.outcome import shortage_of
 from ralph.values.ports import GuardRefused
@@ -54,9 +60,9 @@ if TYPE_CHECKING:
     from ralph.places.places import GuardedPlaces
     from ralph.sandbox.box_plan import BoxNotice, BoxPlan
     from ralph.sandbox.disk_work import DiskWork
-    from ralph.sandbox.kernel.seccomp import Internet
-    from ralph.sandbox.network.proxy import ProxyDoor, RefusedConnection
     from ralph.sandbox.protected_changes import UndoResult
+    from ralph.sandbox.proxy import ProxyDoor, RefusedConnection
+    from ralph.sandbox.seccomp import Internet
 
 T = TypeVar("T")
 
@@ -495,7 +501,7 @@ class CommandBox:
             self._close_door()
             door = None
             if self._plan.has_own_network and self._plan.net == "proxy":
-                from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - only with a proxy
+                from ralph.sandbox.proxy import ProxyDoor  # noqa: PLC0415 - only with a proxy
 
                 door = ProxyDoor(allowed_hosts(self._plan.allow_hosts))
                 if lasts:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.sandbox.network.allowed_hosts import allowed_hosts
+from ralph.sandbox.allowed_hosts import allowed_hosts
 from ralph.values.setting import MEGABYTE, SWITCH, Arity, Flag, Key, Kind, at_least, one_of, printable
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.box_plan import BoxPlan, Means
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.detection import no_means
 from ralph.sandbox.disk_work import DiskWork
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.levels import Means
+from ralph.sandbox.landlock import Support
 from ralph.sandbox.protected_changes import UndoResult, undone_note
 from tests.patience import within_s
 

@@ -14,8 +14,7 @@ import pytest
 from ralph.git.answer import CheckoutError
 from ralph.loop.checkout import check_checkout
 from ralph.places.state import running_below
-from ralph.sandbox.killed_command import CommandMark
-from ralph.sandbox.protected_files import entries_of
+from ralph.sandbox.protected_files import CommandMark, entries_of
 from tests.git.repositories import Repository, cloned
 from tests.git.test_planted_programs import HOOKS, program
 from tests.processes.scripts import before_git, script

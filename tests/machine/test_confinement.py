@@ -14,8 +14,8 @@ import pytest
 from ralph.machine import launcher, restriction
 from ralph.machine.command_supervisor import CommandSupervisor, Confinement
 from ralph.machine.starting import start_confined
-from ralph.sandbox.kernel.landlock import READ, READ_DIR, WRITE, Rule, build_ruleset
-from ralph.sandbox.kernel.seccomp import make_filter
+from ralph.sandbox.landlock import READ, READ_DIR, WRITE, Rule, build_ruleset
+from ralph.sandbox.seccomp import make_filter
 from tests.program.namespaces import MEANS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from ralph.machine import restriction
 from ralph.machine.own_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.kernel.seccomp import ALLOW, MACHINES, NUMBER, Assembler, argument, refuse
+from ralph.sandbox.seccomp import ALLOW, MACHINES, NUMBER, Assembler, argument, refuse
 
 MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
 needs_namespaces = pytest.mark.skipif(not MEANS.has_own_network, reason="no namespaces can be made here")

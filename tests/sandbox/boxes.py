@@ -16,13 +16,13 @@ from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.trial.self_test import run_as_command
+from ralph.sandbox.self_test import run_as_command
 from tests.program.namespaces import MEANS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.sandbox.levels import Means
+    from ralph.sandbox.box_plan import Means
 
 LEVELS = {"namespaces": MEANS, "landlock": replace(MEANS, bwrap=None, has_network_namespace=False)}
 WITH_OVERLAYS = find_means(ProgramSearch(os.environ.get("PATH", "")), has_overlays=True)

@@ -12,10 +12,10 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.levels import Means, box_level
-from ralph.sandbox.trial import probe
-from ralph.sandbox.trial.self_test import is_promised
+from ralph.sandbox import probe
+from ralph.sandbox.box_plan import Means, box_level
+from ralph.sandbox.landlock import Support
+from ralph.sandbox.self_test import is_promised
 from tests.sandbox.workloads.table import WORKLOADS
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.sandbox.network.allowed_hosts import allowed_hosts
+from ralph.sandbox.allowed_hosts import allowed_hosts
 from tests.rows import every_row
 
 LIST = allowed_hosts(["Example.org", "*.pypi.example", "git.example.net:8443", "10.1.0.0/16", "fd00::5"])

@@ -13,7 +13,7 @@ import pytest
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work
 from ralph.sandbox.disk_work import SilentDiskError
-from ralph.sandbox.kernel.landlock import WatchedDirectories
+from ralph.sandbox.landlock import WatchedDirectories
 from ralph.sandbox.protected_changes import UndoResult
 from ralph.values.outcome import ShortageError
 from ralph.values.ports import SignalReceived

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.sandbox.kernel import landlock
-from ralph.sandbox.kernel.seccomp import ALLOW, KILL_PROCESS, MACHINES, NUMBER, Assembler, argument, refuse
+from ralph.sandbox import landlock
+from ralph.sandbox.seccomp import ALLOW, KILL_PROCESS, MACHINES, NUMBER, Assembler, argument, refuse
 from tests.patience import TEST_S
 from tests.rows import every_row
 from tests.sandbox.test_self_test import MEANS, NOBODY, python_for_others

@@ -10,10 +10,9 @@ import time
 from msgspec.structs import replace
 
 from ralph.places.places import places_of
-from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.box_plan import BoxPlan, Means
 from ralph.sandbox.denials import denial_note
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.levels import Means
+from ralph.sandbox.landlock import Support
 from tests.rows import every_row
 
 SPACES = Means(Support(6), bwrap="/usr/bin/bwrap")

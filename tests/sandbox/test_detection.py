@@ -16,7 +16,7 @@ from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.trusted_programs import BUBBLEWRAP, Candidate, packaged_program
 from ralph.sandbox import detection
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.kernel.seccomp import MACHINES
+from ralph.sandbox.seccomp import MACHINES
 from tests.patience import TEST_S
 
 ROOT = Path(__file__).parents[2]

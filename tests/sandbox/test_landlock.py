@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from ralph.sandbox.kernel import landlock
-from ralph.sandbox.kernel.landlock import Rule, build_ruleset
+from ralph.sandbox import landlock
+from ralph.sandbox.landlock import Rule, build_ruleset
 from tests.processes.descriptors import open_descriptors, wait_until_closed
 from tests.sandbox.restricted import verdicts
 

@@ -6,12 +6,11 @@ from msgspec.structs import replace
 
 from ralph.places.places import places_of
 from ralph.places.table import CLOSED, DEVICE, paths_with
-from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox import landlock
+from ralph.sandbox.box_plan import BoxPlan, Means
+from ralph.sandbox.box_rules import landlock_rules, plan_with_places, visible_parts
 from ralph.sandbox.bubblewrap import DEVICES
-from ralph.sandbox.kernel import landlock
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.landlock_rules import landlock_rules, plan_with_places, visible_parts
-from ralph.sandbox.levels import Means
+from ralph.sandbox.landlock import Support
 from tests.rows import every_row
 
 TREE = {

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from ralph.places import gather
 from ralph.places.table import COMPARED
 from ralph.sandbox import planning
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.levels import Means
+from ralph.sandbox.box_plan import Means
+from ralph.sandbox.landlock import Support
 from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.sandbox.boxes import LEVELS, box_of, means_of, shell_in

@@ -17,9 +17,8 @@ import pytest
 
 from ralph.machine.files.opened_file import replace_at
 from ralph.places.git_config import fresh_part
-from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_changes import Entry, UndoResult, is_fresh_configuration, left_note, undone_note
-from ralph.sandbox.protected_files import ProtectedFiles, UnguardedError, entries_of
+from ralph.sandbox.protected_files import CommandMark, ProtectedFiles, UnguardedError, entries_of
 from ralph.sandbox.undoing import Undoing
 from tests.patience import wait_until
 from tests.rows import every_row

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.machine.restriction import listen_for_proxy
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.network.allowed_hosts import allowed_hosts
-from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
+from ralph.sandbox.allowed_hosts import allowed_hosts
+from ralph.sandbox.landlock import Support
+from ralph.sandbox.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
 from tests.patience import TEST_S, wait_until
 from tests.processes.descriptors import open_descriptors
 from tests.program.namespaces import MEANS

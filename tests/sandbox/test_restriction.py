@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ralph.machine import restriction
-from ralph.sandbox.kernel.seccomp import ALLOW, Assembler
+from ralph.sandbox.seccomp import ALLOW, Assembler
 from tests.patience import TEST_S
 from tests.sandbox.restricted import run_restricted
 

@@ -8,7 +8,7 @@ import pytest
 
 from ralph.permissions.claude_settings import GuardError, read_settings
 from ralph.sandbox.box_plan import CannotConfineError
-from ralph.sandbox.sandbox_limits import restricted
+from ralph.sandbox.planning import restricted
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.claude_file import ClaudeFile
 from tests.rows import every_row

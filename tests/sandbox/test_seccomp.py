@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.sandbox.kernel.seccomp import (
+from ralph.sandbox.seccomp import (
     ALLOW,
     KILL_PROCESS,
     LISTEN,

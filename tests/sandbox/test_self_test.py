@@ -15,12 +15,12 @@ import msgspec
 import pytest
 
 from ralph.machine.own_programs import ProgramSearch
+from ralph.sandbox import probe
+from ralph.sandbox.box_plan import Means, box_level
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.kernel.seccomp import MACHINES
-from ralph.sandbox.levels import Means, box_level
-from ralph.sandbox.trial import probe
-from ralph.sandbox.trial.self_test import ProbeError, SelfTest
+from ralph.sandbox.landlock import Support
+from ralph.sandbox.seccomp import MACHINES
+from ralph.sandbox.self_test import ProbeError, SelfTest
 from tests.patience import TEST_S, wait_until
 
 pytestmark = [
@@ -107,7 +107,7 @@ sys.dont_write_bytecode = True
 import msgspec
 from ralph.machine.own_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.trial.self_test import SelfTest
+from ralph.sandbox.self_test import SelfTest
 all_means = find_means(ProgramSearch(os.environ["PATH"]), has_overlays=True)
 without_namespaces = msgspec.structs.replace(all_means, bwrap=None, has_network_namespace=False)
 for name, means in {"namespaces": all_means, "landlock": without_namespaces}.items():

@@ -16,9 +16,8 @@ import pytest
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.starting import IDLE_THREAD
 from ralph.sandbox import command_box, disk_work
-from ralph.sandbox.box_plan import BoxPlan
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.levels import Means
+from ralph.sandbox.box_plan import BoxPlan, Means
+from ralph.sandbox.landlock import Support
 from ralph.tools import bash
 from ralph.tools.tool_context import ToolContext
 from tests.fakes.box import FakeBox, note_of

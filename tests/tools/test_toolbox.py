@@ -13,9 +13,8 @@ import pytest
 
 from ralph.agent.call_rules import fault_in_arguments
 from ralph.places.state import name_for
-from ralph.sandbox.box_plan import BoxPlan
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.levels import Means
+from ralph.sandbox.box_plan import BoxPlan, Means
+from ralph.sandbox.landlock import Support
 from ralph.tools import read
 from ralph.values.answer import ToolCall, ToolOutput
 from ralph.values.tool_choice import TOOL_NAMES

@@ -12,7 +12,7 @@ import pytest
 from ralph.fleet.checkouts import LARGE
 from ralph.fleet.jobs import Job, content_of
 from ralph.mock_api import Fault, Turn
-from ralph.sandbox.kernel.landlock import support
+from ralph.sandbox.landlock import support
 from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.git.test_large_files import STANDARD, identifier, kept_at

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.sandbox.kernel.landlock import support
+from ralph.sandbox.landlock import support
 from tests.patience import wait_until
 from tests.program.mcp.test_mcp_servers import config, result, run
 from tests.program.model_answers import DONE, calls

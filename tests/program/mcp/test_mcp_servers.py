@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.sandbox.kernel.landlock import support
+from ralph.sandbox.landlock import support
 from ralph.values.tool_choice import TOOL_NAMES
 from tests.patience import wait_until
 from tests.program.conftest import KEY, Ralph, processes_of

@@ -18,12 +18,12 @@ from ralph.machine.files.paths import mount_points
 from ralph.machine.files.trees import locked
 from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.trusted_programs import Candidate
-from ralph.sandbox import detection, overlays
+from ralph.sandbox import bubblewrap, detection
 from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.box_rules import inside_rules
+from ralph.sandbox.bubblewrap import Cover, EmptyDirectory, TooManyMountsError, cover
 from ralph.sandbox.detection import find_means, why_not_covered
-from ralph.sandbox.kernel.landlock import Rule
-from ralph.sandbox.landlock_rules import inside_rules
-from ralph.sandbox.overlays import Cover, EmptyDirectory, TooManyMountsError, cover
+from ralph.sandbox.landlock import Rule
 from tests.sandbox.boxes import WITH_OVERLAYS as MEANS
 from tests.sandbox.boxes import box_of, needs_overlays, run_in, shell_in
 
@@ -56,7 +56,7 @@ def tree(tmp_path, monkeypatch):
 
     def shown(**kinds: str) -> list[tuple[str, ...]]:
         points = {f"{tmp_path}/{name.replace('__', '/')}": kind for name, kind in kinds.items()}
-        monkeypatch.setattr(overlays, "mount_points", lambda: {"/": "ext4", **points})
+        monkeypatch.setattr(bubblewrap, "mount_points", lambda: {"/": "ext4", **points})
         covered = cover(str(tmp_path), f"{tmp_path}/empty")
         assert covered.devices == {os.lstat(tmp_path).st_dev}
         return [(option, path.removeprefix(f"{tmp_path}/")) for option, path in places(covered.words)]
@@ -79,7 +79,7 @@ def test_a_directory_with_mounts_is_made_anew_without_sockets_and_pipes(tree, tm
 
 def test_what_is_gone_since_it_was_listed_is_left_out(tmp_path, monkeypatch) -> None:
     gone = [("--symlink", "/gone/link"), ("--ro-overlay", "/gone/directory")]
-    monkeypatch.setattr(overlays, "_places", lambda *_: iter([*gone, ("--dir", "/there")]))
+    monkeypatch.setattr(bubblewrap, "_places", lambda *_: iter([*gone, ("--dir", "/there")]))
     assert places(cover("/", str(tmp_path)).words) == [("--dir", "/there")]
 
 
@@ -97,10 +97,10 @@ def test_what_holds_no_sockets_is_mounted_as_it_is_and_what_is_mounted_in_it_not
 
 
 def test_a_box_of_too_many_mounts_is_not_made(tree, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(overlays, "_MOST_PLACES", 9)
+    monkeypatch.setattr(bubblewrap, "_MOST_PLACES", 9)
     with pytest.raises(TooManyMountsError, match=f"more than 9 mounts .* in {re.escape(str(tmp_path))}$"):
         tree(split__mount="ext4")
-    monkeypatch.setattr(overlays, "_MOST_PLACES", 10)
+    monkeypatch.setattr(bubblewrap, "_MOST_PLACES", 10)
     assert tree(split__mount="ext4")
 
 
@@ -175,7 +175,7 @@ def test_a_file_system_that_was_mounted_meanwhile_closes_the_sockets_of_the_box(
     work.mkdir()
     with box_of(MEANS, [work]) as box:
         points = mount_points()  # others may mount something meanwhile
-        monkeypatch.setattr(overlays, "mount_points", lambda: points)
+        monkeypatch.setattr(bubblewrap, "mount_points", lambda: points)
         assert run_in(box, work, OWN).stdout == "own\n"
         tried: list[Cover] = []
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from ralph.sandbox.levels import Means
+    from ralph.sandbox.box_plan import Means
 
 needs_landlock = pytest.mark.skipif(MEANS.landlock.abi == 0, reason="this kernel has no Landlock")
 

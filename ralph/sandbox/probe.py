@@ -55,7 +55,7 @@ Targets = dict[str, Any]
 class Row(NamedTuple):
     name: str
     protection: str
-    """The name of the protection in `levels.py` that denies the row's action, or empty if no protection does."""
+    """The name of the protection in `box_plan.py` that denies the row's action, or empty if no protection does."""
     attempt: Callable[[Targets], object]
     also: frozenset[int]
     """Errors that show a denial in this row, beyond those that show it in every row."""

@@ -25,10 +25,9 @@ from ralph.machine.running_command import EndCause, KeptErrors, MemoryCapture, R
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import PACKAGE, python_prefixes
 from ralph.places.places import places_of
-from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox import probe
+from ralph.sandbox.box_plan import BoxPlan, box_level
 from ralph.sandbox.command_box import CommandBox
-from ralph.sandbox.levels import box_level
-from ralph.sandbox.trial import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.command_supervisor import Confinement
     from ralph.machine.running_command import CommandEnding
-    from ralph.sandbox.levels import BoxLevel, Means, Net
+    from ralph.sandbox.box_plan import BoxLevel, Means, Net
 
 _WITHIN_S = 120
 _MOST_OUTPUT_BYTES = 1_000_000

@@ -16,11 +16,11 @@ import pytest
 
 from ralph.cli.checks.machine import look_at_sandbox
 from ralph.machine import restriction
-from ralph.places.gpus import gpu_devices
 from ralph.sandbox import planning
 from ralph.sandbox.box_plan import CannotConfineError
-from ralph.sandbox.kernel.seccomp import make_filter
+from ralph.sandbox.detection import gpu_devices
 from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.sandbox.seccomp import make_filter
 from tests.rows import every_row
 from tests.sandbox.boxes import LEVELS, box_of, means_of, run_in, shell_in
 from tests.sandbox.restricted import FOLDER, START, run_restricted

@@ -26,7 +26,7 @@ from ralph.values.screen_text import in_one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ralph.sandbox.network.allowed_hosts import AllowedHosts
+    from ralph.sandbox.allowed_hosts import AllowedHosts
 
     Resolve = Callable[[str, int], Sequence[str]]
 

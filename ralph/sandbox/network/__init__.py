@@ -1,1 +1,0 @@
-"""Lets commands reach only the hosts that the user lists."""
