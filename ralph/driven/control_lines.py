@@ -18,7 +18,7 @@ from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
 from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
-from ralph.permissions.hook_matcher import parse_matcher
+from ralph.permissions.rule import parse_matcher
 from ralph.run.options import RequestedReport, RunOptions
 from ralph.values.controls import LONGEST_TITLE, PermissionMode
 from ralph.values.strict_json import strict_json, unambiguous_json, with_whole_keys
@@ -26,7 +26,7 @@ from ralph.values.strict_json import strict_json, unambiguous_json, with_whole_k
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.permissions.hook_matcher import Matcher
+    from ralph.permissions.rule import Matcher
     from ralph.values.answer import Block
 
 LONGEST_REQUEST_ID = 200

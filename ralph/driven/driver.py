@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ralph.driven.control_lines import HookTable, Response, UserMessage
     from ralph.machine.waiter import Inbox
     from ralph.output.writer import Writer
-    from ralph.permissions.hook_matcher import Matcher
+    from ralph.permissions.rule import Matcher
     from ralph.prompt.memory import MemoryFile
     from ralph.retry.targets import Roster
     from ralph.run.command import Run

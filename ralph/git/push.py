@@ -36,7 +36,7 @@ from ralph.machine.own_programs import programs_by_name
 from ralph.places.gather import home_directories
 from ralph.places.git_config import LFS_STORAGE
 from ralph.places.git_places import foreign_directories
-from ralph.places.ssh_files import ssh_files, ssh_files_of_agents, used_by_ssh
+from ralph.places.named_paths import ssh_files, ssh_files_of_agents, used_by_ssh
 from ralph.sandbox.left_behind import why_left_behind
 
 if TYPE_CHECKING:

@@ -37,8 +37,7 @@ from ralph.prompt.judged_file import refuse_planted
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
-from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_places
-from ralph.sandbox.sandbox_limits import restricted
+from ralph.sandbox.planning import plan_box, refuse_owners_work, restricted, with_denied_places
 from ralph.sessions.journal import FileTurnLock, TurnLockError
 from ralph.sessions.store import SessionStore, refuse_open
 from ralph.settings.files import ClaudeFileError, find_settings_files, judged, read_claude_files

@@ -34,19 +34,25 @@ from ralph.machine.own_programs import absolute_entries, search_outside
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_config import submodules_named
 from ralph.places.git_places import git_places
-from ralph.places.home_needs import checkouts, editable_packages, holds_credentials, program_directories
-from ralph.places.named_by_git import (
+from ralph.places.home import (
+    checkouts,
+    editable_packages,
+    existing_in,
+    holds_credentials,
+    other_homes,
+    program_directories,
+)
+from ralph.places.named_paths import (
     INCLUDES,
     TEMPLATES,
     about_programs,
     changed_programs,
     read_by_git,
     relative_programs,
+    ssh_files_of_agents,
     work_named_by_git,
 )
-from ralph.places.other_homes import existing_in, other_homes
 from ralph.places.places import names_at, places_of, xdg_bases
-from ralph.places.ssh_files import ssh_files_of_agents
 from ralph.places.state import chosen_state_directory, named_state_directories
 from ralph.places.table import (
     COMPARED,
@@ -64,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.machine.own_programs import ProgramSearch
-    from ralph.places.named_by_git import NamedByGit
+    from ralph.places.named_paths import NamedByGit
     from ralph.places.places import GuardedPlaces
     from ralph.places.table import Bases
 

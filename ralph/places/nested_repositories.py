@@ -35,7 +35,7 @@ from ralph.machine.starting import start_job
 from ralph.places.gather import GuardedFiles, changed_by_run, users_relative_programs
 from ralph.places.git_config import programs_named
 from ralph.places.git_places import git_places
-from ralph.places.named_by_git import first_of, hooks_in, is_new, shown_path
+from ralph.places.named_paths import first_of, hooks_in, is_new, shown_path
 from ralph.places.places import IGNORED_CHARACTERS, below_tops
 from ralph.places.planted_in_git import planted_below, planted_in_git
 from ralph.places.table import COMPARED, names_below_tops

@@ -34,7 +34,7 @@ from ralph.permissions.command_table import FORMS
 from ralph.permissions.patterns import ANY, Word, name_of, plain
 from ralph.permissions.shell import ParsedLine
 from ralph.permissions.wrappers import INTERPRETERS, SHELLS, commands_in_assignment, inner_commands
-from ralph.places.home_needs import named_in, site_packages
+from ralph.places.home import named_in, site_packages
 from ralph.places.named_paths import absolute_path, assigned, paths_in, shown, with_values
 
 if TYPE_CHECKING:

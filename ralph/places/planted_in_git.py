@@ -20,7 +20,7 @@ from ralph.machine.files.paths import (
 )
 from ralph.places.gather import GuardedFiles
 from ralph.places.git_places import is_ref, links_in, own_entries
-from ralph.places.named_by_git import first_of, shown_path
+from ralph.places.named_paths import first_of, shown_path
 from ralph.places.places import IGNORED_CHARACTERS
 from ralph.places.table import COMPARED
 

@@ -234,7 +234,7 @@ secrets of a cloud's workspace [GitHub Codespaces documentation]:  /workspaces/.
 data of Windows programs, with passwords and sessions [known folders of Windows]:  ~/AppData
 credentials of this machine's services [each service's documentation]:  {services}
 """
-# Files with configuration and credentials, and the settings of each format that hold none (`filtered_copy.py`). Some are
+# Files with configuration and credentials, and the settings of each format that hold none (`filtered` in `home.py`). Some are
 # denied above too: a new one must not be read either.
 _FILTERED = """
 ~/.npmrc  $NPM_CONFIG_USERCONFIG  $npm_config_userconfig  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pip/pip.conf  {config}/pip/pip.conf

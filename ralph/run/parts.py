@@ -25,8 +25,7 @@ from ralph.retry.targets import Roster
 from ralph.run.options import RunOptions
 from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.detection import begin_trial
-from ralph.sandbox.planning import may_have_overlays, plan_box
-from ralph.sandbox.sandbox_limits import restricted
+from ralph.sandbox.planning import may_have_overlays, plan_box, restricted
 from ralph.sessions.journal import FileTurnLock, TurnLockError
 from ralph.settings.merge import SettingsError
 from ralph.tools.tool_context import ToolSettings

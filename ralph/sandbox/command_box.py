@@ -24,10 +24,9 @@ from ralph.machine.loading import short_digest
 from ralph.machine.own_process import package_caches
 from ralph.machine.own_programs import TEMPORARY_PREFIX, search_outside
 from ralph.machine.starting import start_confined, start_process
-from ralph.places.cache_layers import lay_caches
 from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
-from ralph.places.home_needs import filtered
+from ralph.places.home import filtered, lay_caches
 from ralph.places.places import xdg_bases
 from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY, SBT_OPTIONS
 from ralph.sandbox import denials

@@ -41,7 +41,7 @@ from ralph.sandbox.bubblewrap import (
 )
 from ralph.sandbox.landlock import Rule, Support, build_ruleset
 from ralph.sandbox.seccomp import make_filter
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,7 +23,7 @@ from ralph.machine.files.opened_file import opened
 from ralph.machine.files.paths import is_within_any, mounts, mounts_made
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES
 from ralph.sandbox.landlock import Ruleset
-from ralph.values.shortage import ShortageError, start_error
+from ralph.values.outcome import ShortageError, start_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.files.opened_file import closed_after, is_made_by_kernel, opened_path
 from ralph.machine.files.paths import is_within, is_within_any, status_of
 from ralph.places.gather import files_in, gather_places
-from ralph.places.home_needs import holds_credentials
+from ralph.places.home import holds_credentials
 from ralph.places.places import GuardedPlace, GuardedPlaces, is_named
 from ralph.places.table import PRIVATE, named_with
 from ralph.tools.content import MAX_SCANNED_BYTES, SNIFFED_BYTES, marked_encoding

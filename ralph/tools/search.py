@@ -33,7 +33,7 @@ from ralph.tools.glob_pattern import IGNORE_FILE, GlobPattern, is_ignored_whole,
 from ralph.tools.path_guard import HiddenPlaces
 from ralph.tools.read import opened_regular
 from ralph.values.answer import ToolError, ToolOutput, tool_errors
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 from ralph.values.strict_json import is_encodable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.places.cache_layers import lay_caches
+from ralph.places.home import lay_caches
 from ralph.places.places import xdg_bases
 from ralph.places.table import CACHES
 from tests.sandbox.boxes import LEVELS, box_of, means_of, shell_in

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ralph.places.filtered_copy import without_credentials
+from ralph.places.home import without_credentials
 from tests.rows import every_row
 
 

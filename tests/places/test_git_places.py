@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.places.git_places import foreign_directories, git_places
-from ralph.sandbox.kernel import landlock
-from ralph.sandbox.levels import Means
+from ralph.sandbox import landlock
+from ralph.sandbox.box_plan import Means
 from tests.rows import every_row
 from tests.sandbox.boxes import box_of
 from tests.sandbox.restricted import verdicts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.places import other_homes
+from ralph.places import home as home_module
 from ralph.places.gather import gather_places
 from ralph.places.table import PATTERNS
 from tests.places.test_one_table import LEVELS, tools_in
@@ -54,7 +54,7 @@ def users(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         monkeypatch.setattr(pwd, "getpwall", lambda: [SimpleNamespace(pw_dir=str(home)) for home in listed])
 
     monkeypatch.setattr(pwd, "getpwnam", known)
-    monkeypatch.setattr(other_homes, "_AROUND_DRIVES", ())
+    monkeypatch.setattr(home_module, "_AROUND_DRIVES", ())
     yield become
     monkeypatch.undo()
 
@@ -99,7 +99,7 @@ def test_no_directory_of_the_system_is_closed_whoever_has_it_as_home(home, users
 def test_the_number_of_homes_is_bounded_and_that_of_who_has_called_sudo_counts_first(
     users, monkeypatch, tmp_path
 ) -> None:
-    monkeypatch.setattr(other_homes, "_MOST_USERS", 3)
+    monkeypatch.setattr(home_module, "_MOST_USERS", 3)
     homes = [made(tmp_path / f"home/{number}") for number in range(4)]
     users(0, "/", "/usr", *homes, last=homes[3])
     closed = [home for home in homes if open_in(home, "/work", SUDO_USER="last") == SHOWN]
@@ -140,7 +140,7 @@ def test_a_login_that_a_variable_names_in_the_home_of_another_is_the_users_own(u
 
 
 def test_homes_of_windows_are_closed_to_every_user(users, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(other_homes, "_AROUND_DRIVES", (str(tmp_path / "mnt"),))
+    monkeypatch.setattr(home_module, "_AROUND_DRIVES", (str(tmp_path / "mnt"),))
     home, server = made(tmp_path / "mnt/c/Users/me"), made(tmp_path / "mnt/nas/Users/me")
     data = home / "AppData/Local"
     (data / "Temp").mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_tools_and_commands_keep_out_of_the_homes_of_others(level, monkeypatch) 
     with TemporaryDirectory(dir="/var/tmp") as above:
         home, work = made(Path(above, "home/other")), Path(above, "work")
         work.mkdir()
-        monkeypatch.setattr(other_homes, "_homes_of_users", lambda _: iter([str(home)]))
+        monkeypatch.setattr(home_module, "_homes_of_users", lambda _: iter([str(home)]))
         for tools in tools_in(work, {"HOME": f"{above}/own", "PATH": os.environ["PATH"]}, level):
             for name in FILES:
                 file = f"{home}/{name}"

@@ -15,7 +15,7 @@ import pytest
 
 from ralph.machine import starting
 from ralph.machine.starting import end_idle_threads
-from ralph.values.answer import FILE_TOOLS, FileChange, ToolCall, ToolOutput
+from ralph.values.answer import FileChange, ToolCall, ToolOutput
 from ralph.values.outcome import ShortageError
 from ralph.values.ports import Interrupted
 from tests.patience import PATIENCE_S
@@ -40,8 +40,7 @@ def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
         is_over.wait()
         return ToolOutput("done")
 
-    entry = "plan" if tool in FILE_TOOLS else "run"
-    monkeypatch.setattr(f"ralph.tools.{tool.lower()}.{entry}", slow)
+    monkeypatch.setattr(f"ralph.tools.edit.plan_{tool.lower()}", slow)
     threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     started_s = time.monotonic()
     with pytest.raises(Interrupted):

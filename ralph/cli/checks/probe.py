@@ -22,11 +22,11 @@ from ralph.machine.files.paths import is_within_any
 from ralph.machine.own_programs import search_around
 from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED
+from ralph.sandbox import probe
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.planning import about_git, may_have_overlays, opened_by_settings
 from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
-from ralph.sandbox.trial import probe
-from ralph.sandbox.trial.self_test import ProbeError, ProbeResult, SelfTest
+from ralph.sandbox.self_test import ProbeError, ProbeResult, SelfTest
 from ralph.values.answer import Answer, ToolCall, ToolDefinition
 from ralph.values.errors import (
     AgentError,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.conversation.target import Target
-    from ralph.sandbox.levels import BoxLevel, Net
+    from ralph.sandbox.box_plan import BoxLevel, Net
     from ralph.values.ports import Clock
 
 MOST_TOKENS = 128

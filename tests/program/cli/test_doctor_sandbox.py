@@ -9,11 +9,11 @@ import pytest
 
 from ralph.cli.checks import Level
 from ralph.cli.checks.probe import _verdict
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.kernel.seccomp import MACHINES
-from ralph.sandbox.levels import Means, box_level
-from ralph.sandbox.trial import probe
-from ralph.sandbox.trial.self_test import ProbeResult
+from ralph.sandbox import probe
+from ralph.sandbox.box_plan import Means, box_level
+from ralph.sandbox.landlock import Support
+from ralph.sandbox.seccomp import MACHINES
+from ralph.sandbox.self_test import ProbeResult
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
