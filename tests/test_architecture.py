@@ -106,7 +106,6 @@ TOUCHES_THE_WORLD = (
     "loop.agent_iterations",
     "loop.agent_events",
     "loop.checkout",
-    "loop.control_files",
     "loop.command",
     "loop.opening",
     "loop.check",

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec.structs import replace
 
 from ralph.fleet.checkouts import GitCalls, Repositories
-from ralph.fleet.checkpoint import BadStateError, unpack_state
 from ralph.fleet.claims import MOST_LOG_BYTES, LostError
 from ralph.fleet.database import StoreError, WaitStoppedError
 from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, HeldClaim, JobDelivery
-from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
+from ralph.fleet.job_process import (
+    STOPS_WITHIN_S,
+    BadStateError,
+    JobProcess,
+    fingerprint,
+    has_own_access,
+    unpack_state,
+    wait_for_end,
+)
 from ralph.fleet.jobs import (
     LEAST_GRANT_USD,
     LONGEST_ASKED_S,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.fleet.checkpoint import BadStateError
+from ralph.fleet.job_process import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
 from ralph.git.credentials import FOR_ALL, paths_with_new_credentials, take_changes_out, why_not_pushed
 from ralph.git.large_files import (

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.fleet.checkouts import REST, WORK, Delivered, checkpoint_ref, trailer_of
-from ralph.fleet.checkpoint import TooLargeError, pack_state
 from ralph.fleet.claims import ClaimWriter, LockState, LostError
 from ralph.fleet.database import WaitStoppedError, away_reason, refusal_of
+from ralph.fleet.job_process import TooLargeError, pack_state
 from ralph.fleet.jobs import Final, branch_of
 from ralph.git.answer import CheckoutError, shown
 from ralph.machine.files.opened_file import opened

@@ -22,8 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from ralph.fleet.checkouts import LARGE
-from ralph.fleet.checkpoint import BadStateError
-from ralph.fleet.job_process import exit_code_left
+from ralph.fleet.job_process import BadStateError, exit_code_left
 from ralph.fleet.jobs import Final  # noqa: TC001 - msgspec decodes it
 from ralph.machine.files.opened_file import (
     closed_after,

@@ -24,7 +24,6 @@ from msgspec.structs import replace
 
 from ralph.fleet.attempt import JobAttempt, MachineError, Stop
 from ralph.fleet.checkouts import GitTerms, git_terms
-from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.claims import Adoption, Claims, LostError, reconcile, take_lock, take_over
 from ralph.fleet.database import (
     StoreError,
@@ -35,7 +34,7 @@ from ralph.fleet.database import (
     refuse_pooler,
 )
 from ralph.fleet.engine import Engine, end_attempt
-from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
+from ralph.fleet.job_process import STOPS_WITHIN_S, BadStateError, fingerprint, why_not_here
 from ralph.fleet.jobs import JobState, SetLimits, UnknownFormatError, worst_exit_code
 from ralph.fleet.listing import progress_line
 from ralph.fleet.schema import KeptRow, refuse_other_forms, refuse_pickles

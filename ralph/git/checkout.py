@@ -23,8 +23,18 @@ from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.credentials import paths_with_new_credentials, take_changes_out, why_not_pushed
 from ralph.git.large_files import refuse_unfiltered
-from ralph.git.look import counted, is_refused, look, looked, status_of
-from ralph.git.progress import Changes, FileDigests, OwnPaths, Snapshot, differing
+from ralph.git.look import (
+    Changes,
+    FileDigests,
+    OwnPaths,
+    Snapshot,
+    counted,
+    differing,
+    is_refused,
+    look,
+    looked,
+    status_of,
+)
 from ralph.git.push import COMMIT_ID, Push, count_commits, identity_of, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of, nul_ended
 from ralph.git.settings import (

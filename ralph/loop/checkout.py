@@ -23,8 +23,7 @@ from msgspec import Struct, convert, to_builtins
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.large_files import about_unnamed
-from ralph.git.look import status_of
-from ralph.git.progress import (
+from ralph.git.look import (
     ABSENT,
     MOST_READ_OF_ALL_BYTES,
     Changes,
@@ -34,6 +33,7 @@ from ralph.git.progress import (
     TooMuchToReadError,
     differing,
     of_unread,
+    status_of,
 )
 from ralph.git.runner import git_directory_of
 from ralph.machine.files.opened_file import opened

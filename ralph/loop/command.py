@@ -18,9 +18,8 @@ from ralph.git.checkout import GitCheckout
 from ralph.git.runner import GitSeams
 from ralph.git.settings import BrokenPinsError
 from ralph.loop.agent_iterations import AgentIterations
-from ralph.loop.check import ShellCheck
+from ralph.loop.check import PromptReader, ShellCheck, StopFileBelow, find_prompt, read_open_tasks
 from ralph.loop.checkout import CheckoutLock, PlainDirectory, check_checkout, open_checkout
-from ralph.loop.control_files import PromptReader, StopFileBelow, find_prompt, read_open_tasks
 from ralph.loop.events import LoopEnded, resume_hint
 from ralph.loop.iterate import iterate
 from ralph.loop.iteration import LoopWorld

@@ -38,7 +38,7 @@ from ralph.values.screen_text import visible
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.git.progress import Snapshot
+    from ralph.git.look import Snapshot
     from ralph.loop.iteration import Check, LoopWorld
     from ralph.loop.state import CurrentIteration
     from ralph.loop.values import CheckResult, IterationResult

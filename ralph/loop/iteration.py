@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.git.progress import Snapshot
+from ralph.git.look import Snapshot
 from ralph.loop.events import IterationBegan, IterationResumed, LoopWaits, iteration_prompt
 from ralph.loop.rules import Share, is_counted, outage_wait, share, wait_after_kill
 from ralph.loop.state import MOST_WAITS_KEPT, LoopWait, Phase, new_iteration, snapshot_before
@@ -27,7 +27,7 @@ from ralph.values.usage import total_usd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.git.progress import Changes
+    from ralph.git.look import Changes
     from ralph.loop.state import CurrentIteration, LoopState
     from ralph.loop.values import CheckResult, IterationSession
     from ralph.retry.backoff import ShortTime, Wait

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.git.progress import own_output_files
+from ralph.git.look import own_output_files
 from ralph.loop.agent_iterations import AgentHome
 from ralph.loop.agents import OpenAgent, agent_of, environment_of, rules_of
 from ralph.loop.check import LoopCommands

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.git.progress import OWN_DIRECTORY
+from ralph.git.look import OWN_DIRECTORY
 from ralph.loop.state import FORMAT, NewerStateError, iteration_line, read_iterations, read_state, state_text
 from ralph.machine.files.opened_file import opened, read_regular_file, remove_leftovers, replace_at
 from ralph.machine.files.paths import HELD_DIRECTORY

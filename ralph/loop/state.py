@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct, convert, to_builtins
 from msgspec.structs import replace
 
-from ralph.git.progress import Snapshot
+from ralph.git.look import Snapshot
 from ralph.loop.values import (  # noqa: TC001 - `convert` reads the type hints at run time
     CheckResult,
     LoopEnd,

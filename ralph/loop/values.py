@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from ralph.git.progress import OWN_DIRECTORY
+from ralph.git.look import OWN_DIRECTORY
 from ralph.loop import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints

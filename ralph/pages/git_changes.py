@@ -30,7 +30,7 @@ from ralph.git.commit_diffs import (
     numbers_in,
     with_parents,
 )
-from ralph.git.progress import OWN_DIRECTORY
+from ralph.git.look import OWN_DIRECTORY
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.paths import repository_top

@@ -12,7 +12,7 @@ from typing import Any
 import ralph.demo
 from ralph.demo.loop_play import PLAN, TASKS, LoopScript, edits
 from ralph.demo.stages import DemoScript
-from ralph.loop.control_files import read_open_tasks
+from ralph.loop.check import read_open_tasks
 from ralph.mock_api import Turn
 from tests.rows import every_row
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
-from ralph.git.progress import Changes, Snapshot
+from ralph.git.look import Changes, Snapshot
 from ralph.loop.events import LoopWaits, line_of
 from ralph.loop.iterate import iterate
 from ralph.loop.iteration import LoopWorld

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet import checkpoint
-from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
+from ralph.fleet import job_process
+from ralph.fleet.job_process import BadStateError, TooLargeError, pack_state, unpack_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def test_equal_content_is_packed_to_equal_bytes(state: Path, tmp_path: Path) -> 
 
 
 def test_a_large_state_is_refused_on_both_ways(state: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(checkpoint, "_MOST_ENTRIES", 6)
+    monkeypatch.setattr(job_process, "_MOST_ENTRIES", 6)
     size = 1400 + 1
     packed = pack_state(state, size)
     unpack_state(packed, tmp_path / "new", size)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet.checkpoint import unpack_state
+from ralph.fleet.job_process import unpack_state
 from ralph.fleet.jobs import Rate, SetLimits
 from ralph.mock_api import Fault, Step, Turn
 from tests.fleet.refusing_host import children_of, ends_after_another_signal

@@ -16,7 +16,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from tests.processes.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:
-    from ralph.git.progress import Changes
+    from ralph.git.look import Changes
 
 CLOCK = SystemClock()
 

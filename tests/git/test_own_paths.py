@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.git.progress import Changes, OwnPaths, own_output_files
+from ralph.git.look import Changes, OwnPaths, own_output_files
 from ralph.loop.checkout import check_checkout, open_checkout
 from tests.git.repositories import Repository
 from tests.git.test_commit import files_of
@@ -134,7 +134,7 @@ def test_outside_of_git_they_are_no_progress(tmp_path: Path, monkeypatch) -> Non
 def output_files_of(tmp_path: Path, redirected: str) -> list[str]:
     """The names of the output files that a process finds if a shell started it with these redirections."""
     script = (
-        "import os, pathlib; from ralph.git.progress import own_output_files as files; "
+        "import os, pathlib; from ralph.git.look import own_output_files as files; "
         "pathlib.Path('said').write_text(' '.join(os.path.basename(path) for path in files()))"
     )
     command = f'"$0" -c "$1" {redirected}'
@@ -173,7 +173,7 @@ def test_the_files_that_a_shell_sends_output_to_are_known(
 def test_a_file_that_was_deleted_is_none(tmp_path: Path, monkeypatch, comes_after: str | None) -> None:
     log = tmp_path / "log"
     with log.open("w") as file:
-        monkeypatch.setattr("ralph.git.progress._OUTPUT_AND_ERRORS", (file.fileno(),))
+        monkeypatch.setattr("ralph.git.look._OUTPUT_AND_ERRORS", (file.fileno(),))
         assert own_output_files() == (log,)
         log.unlink()
         if comes_after is not None:

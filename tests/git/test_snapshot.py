@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.git import progress
-from ralph.git.progress import Changes, Snapshot
+from ralph.git import look as look_module
+from ralph.git.look import Changes, Snapshot
 from ralph.values.ports import SignalReceived
 from tests.git.repositories import Repository, Watch, changes_by
 from tests.processes.children import children
@@ -362,7 +362,7 @@ def test_an_unreadable_file_is_what_it_is(repository: Repository) -> None:
 
 
 def test_of_a_big_file_size_and_time_count(repository: Repository, monkeypatch) -> None:
-    monkeypatch.setattr(progress, "MOST_READ_BYTES", 10)
+    monkeypatch.setattr(look_module, "MOST_READ_BYTES", 10)
     repository.write("at", "0123456789")
     big = repository.write("over", "0123456789+")
     assert changes_by(repository, lambda: os.utime(repository.top / "at")) is None
@@ -371,9 +371,9 @@ def test_of_a_big_file_size_and_time_count(repository: Repository, monkeypatch) 
 
 def test_a_file_that_vanishes_meanwhile_is_absent(tmp_path: Path) -> None:
     repository = Repository(tmp_path, tmp_path / "home")
-    digests = progress.FileDigests(repository.waiter, repository.seams().clock)
-    assert digests.of(str(tmp_path / "no/such")) == progress.ABSENT
-    assert digests.of("/dev/null/below") == progress.ABSENT
+    digests = look_module.FileDigests(repository.waiter, repository.seams().clock)
+    assert digests.of(str(tmp_path / "no/such")) == look_module.ABSENT
+    assert digests.of("/dev/null/below") == look_module.ABSENT
 
 
 def test_a_plan_that_is_a_link_counts_with_what_it_leads_to(repository: Repository) -> None:
@@ -399,7 +399,7 @@ def test_a_signal_ends_the_call_and_nothing_is_left(repository: Repository) -> N
 
 
 def test_a_signal_ends_the_reading_of_files(repository: Repository) -> None:
-    digests = progress.FileDigests(repository.waiter, repository.seams().clock)
+    digests = look_module.FileDigests(repository.waiter, repository.seams().clock)
     repository.waiter.inbox.note_signal(signal.SIGTERM)
     with pytest.raises(SignalReceived):
         [digests.of(str(repository.top / "a.txt")) for _ in range(200)]

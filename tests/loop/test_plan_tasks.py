@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from ralph.loop.control_files import open_tasks, read_open_tasks
+from ralph.loop.check import open_tasks, read_open_tasks
 from tests.rows import every_row
 
 

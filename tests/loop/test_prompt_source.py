@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.control_files import PromptReader, PromptSource, find_prompt
+from ralph.loop.check import PromptReader, PromptSource, find_prompt
 from ralph.loop.values import LoopPlan
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.prompt.prompt_input import InputWait, PromptError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.control_files import StopFileBelow
+from ralph.loop.check import StopFileBelow
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.fleet.checkpoint import unpack_state
+from ralph.fleet.job_process import unpack_state
 from tests.nemesis.fleet_cluster import BRANCH, FIRST_LINE, LINES_FILE
 from tests.nemesis.fleet_jobs import COUNT_FILE, commits_itself, names_for
 from tests.nemesis.journal_text import Line, readable_lines, unanswered
