@@ -31,6 +31,7 @@ PATTERNS = [
     ("**/*.pem", f"{CWD}/x/y/a.pem", True),
     ("*.{pem,key}", f"{CWD}/x/a.key", True),
     ("a?c", f"{CWD}/a/c", False),
+    ("[ab].txt", f"{CWD}/b.txt", True),
     ("[!ab].txt", f"{CWD}/b.txt", False),
     ("//etc/*", "/etc/passwd", True),
     ("/etc/passwd", "/etc/passwd", True),
