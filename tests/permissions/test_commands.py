@@ -411,6 +411,7 @@ ZAPPED = [
     "POSIXLY_CORRECT= bash -c 'echo \"${x:-'\"'\"'}\"; zap 1; echo \"'\"'\"'}\"'",
     "sh -c 'echo \"${x:-'\"'\"'}\"; zap 1; echo \"'\"'\"'}\"'",
     "((ok <<E\nzap 1\nE\n) )",
+    "ok <<E; ((ok\nzap 1\nE\n) )",
     "ok $((ok <<E\nzap 1\nE\n) )",
     "ok $(($(case a in a) ok zap 1;; esac)))",
     "ok $(( $(ok zap 1 # )\n) ))",
