@@ -147,6 +147,7 @@ kill %1; wait; echo "stopped"
 (python3 -m http.server $PORT & echo $! > pid); sleep 1; kill "$(cat pid)"
 lsof -ti:$PORT | xargs kill
 trap 'kill $SERVER' EXIT; npm run e2e
+trap - INT; trap 'echo "git push failed"' ERR
 trap "rm -f $TMP" EXIT; ./run.sh
 rm -f "$TMP/a" && rmdir "$TMP"
 for f in *.log; do rm -f "$f"; done
