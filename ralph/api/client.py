@@ -16,9 +16,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.reception import Reception, ResponseClocks
-from ralph.api.transport import build_transport, httpx, shortage_error
+from ralph.api.transport import (
+    BodyEnd,
+    Exchange,
+    Failed,
+    ResponseHead,
+    Wire,
+    build_transport,
+    httpx,
+    shortage_error,
+)
 from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.conversation.target import ModelDescription, description_in_list, description_of
 from ralph.machine.connecting import proxy_in_words
@@ -104,7 +112,9 @@ class ApiClient:
     ) -> None:
         self._answered = set() if answered is None else answered
         self._endpoint = endpoint
-        self._dialect = dialect_of(endpoint.api, endpoint.base_url)
+        self._dialect: Dialect | None = None  # a run on the Messages API imports none
+        if endpoint.api in _MODULES:
+            self._dialect = import_module(_MODULES[endpoint.api]).dialect(endpoint.base_url)
         self._is_vertex = is_vertex(endpoint.base_url)
         self._parsed: tuple[str, httpx.URL] | None = None
         """The last URL, and what was parsed from it. None before the first request, which reports a URL that cannot be parsed."""
@@ -205,20 +215,17 @@ class ApiClient:
     ) -> httpx.Request:
         timeout = httpx.Timeout(None, connect=connect_s + _CONNECT_GRACE_S if connect_s > 0 else None)
         try:
+            if self._parsed is None or self._parsed[0] != url:
+                self._parsed = url, httpx.URL(url)
             return httpx.Request(
                 method,
-                self._url(url),
+                self._parsed[1],
                 content=body,
                 headers=self._headers(own_headers),
                 extensions={"timeout": timeout.as_dict()},
             )
         except httpx.InvalidURL as error:
             raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
-
-    def _url(self, text: str) -> httpx.URL:
-        if self._parsed is None or self._parsed[0] != text:
-            self._parsed = text, httpx.URL(text)
-        return self._parsed[1]
 
     def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
         common = {
@@ -293,13 +300,13 @@ class TargetClients:
         self._connecting = connecting
         self._clients: dict[Endpoint, ApiClient] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
-        self._answered = {_host_of(DEFAULT_BASE_URL)}
+        self._answered = {host_of(httpx.URL(DEFAULT_BASE_URL))}
         """The hosts that have answered before, and Anthropic's own host. If a name lookup fails for one of these
         hosts, the failure is treated as temporary."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
         """Stores that the hosts of these URLs have answered an earlier process of this session."""
-        self._answered.update(map(_host_of, base_urls))
+        self._answered.update(host_of(httpx.URL(url)) for url in base_urls)
 
     def prepare(self, target: Target, key: int = 0) -> ApiClient:
         """The client for a target and one of its keys, made if there is none yet. `key` is the index of the key,
@@ -363,10 +370,6 @@ def endpoint_of(target: Target, key: int) -> Endpoint:
     return Endpoint(target.base_url, Secret((*own, *target.headers.plain)), target.api)
 
 
-def _host_of(base_url: str) -> str:
-    return host_of(httpx.URL(base_url))
-
-
 # --- The dialects
 # The dialects: APIs of models other than the Messages API, into which requests are translated, and answers back.
 #
@@ -405,11 +408,3 @@ class Translator(Protocol):
 
 _MODULES = {OPENAI_CHAT: "ralph.api.chat", OPENAI_RESPONSES: "ralph.api.responses"}
 """The module of each dialect. It has a function `dialect`, which gets the base URL."""
-
-
-def dialect_of(api: str, base_url: str) -> Dialect | None:
-    """The dialect of an API for the server at `base_url`. None for the Messages API, so that a run on it imports no dialect."""
-    if api not in _MODULES:
-        return None
-    made: Dialect = import_module(_MODULES[api]).dialect(base_url)
-    return made

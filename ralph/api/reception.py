@@ -19,7 +19,8 @@ from ralph.api.error_body import (
     request_id_of,
     stream_error,
 )
-from ralph.api.exchange import (
+from ralph.api.stream import StreamAssembler, answer_from_message
+from ralph.api.transport import (
     ENOUGH_BYTES,
     OBJECT_START,
     STREAM_START,
@@ -29,9 +30,11 @@ from ralph.api.exchange import (
     Failed,
     ResponseHead,
     codings_of,
+    error_before_answer,
+    error_inside_answer,
+    httpx,
+    httpx_sse,
 )
-from ralph.api.stream import StreamAssembler, answer_from_message
-from ralph.api.transport import error_before_answer, error_inside_answer, httpx, httpx_sse
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
 from ralph.values.ports import TIMED_OUT, Clock, Events, Interrupted

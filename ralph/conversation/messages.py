@@ -261,9 +261,6 @@ class RequestHead:
         asked = self.fields.get("max_tokens")
         return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
 
-    def thinking_off(self) -> RequestHead:
-        return RequestHead.of_fields({**self.fields, "thinking": {"type": "disabled"}})
-
     def asking(self, max_tokens: int | None, *, is_whole: bool = False) -> RequestHead:
         """A head with this `max_tokens`, unless it is None or this head has none, and without a stream if `is_whole`."""
         fields = dict(self.fields)
@@ -459,9 +456,6 @@ class Conversation(Struct, frozen=True):
     def emptied(self) -> Conversation:
         """The head without messages."""
         return Conversation(self.head, self.marks_cache)
-
-    def is_under(self, shape: RequestShape) -> bool:
-        return self.head == shape.head()
 
     def amended(self, message: Message) -> Conversation:
         """With `message` in place of the last one."""

@@ -355,14 +355,12 @@ def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, 
 
 
 def _take_event(session: Session, record: kinds.EventRecord) -> Session:
-    if record.is_attempt and not _is_unanswered(record.event):
-        return _answered_by(session, session.shapes.get(record.event["target"]))
-    return session
-
-
-def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
-    """Whether the server gave no sign of an answer, not even a status code."""
-    return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
+    attempt = record.event
+    if not record.is_attempt:
+        return session
+    if attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}:
+        return session  # the server gave no sign of an answer
+    return _answered_by(session, session.shapes.get(attempt["target"]))
 
 
 def _answered_by(session: Session, shape: RequestShape | None) -> Session:
@@ -517,7 +515,7 @@ class Reading:
         is_whole = all(_reads_thinking_of(author, shape.author) for author in conversation.thinkers)
         if is_whole and not left.messages:
             self._forget()  # the remembered messages may belong to an earlier context
-            return conversation if conversation.is_under(shape) else conversation.under(shape)
+            return conversation if conversation.head == shape.head() else conversation.under(shape)
         if not conversation.messages.begins_with(self._read) or self._left_out != left.messages:
             self._forget()  # the end of the conversation was repaired, its last message was replaced, or more is left out
         self._left_out = left.messages
@@ -528,7 +526,10 @@ class Reading:
             if readable is not None:
                 self._view = self._view.plus(readable)
         self._read = conversation.messages
-        return replace(self._view, head=shape.head().thinking_off()) if left.is_off else self._view
+        if not left.is_off:
+            return self._view
+        without = {**shape.head().fields, "thinking": {"type": "disabled"}}
+        return replace(self._view, head=RequestHead.of_fields(without))
 
 
 _NOTHING = LeftOutThinking(0)

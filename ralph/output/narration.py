@@ -149,7 +149,13 @@ class Narration:
             case ev.RunStarted():
                 yield from self._started(event)
             case ev.ToolStarted():
-                yield self.color("blue", f"[tool] {_announced(event.call, self._redact)}")
+                # The summary of a final report is printed when the report is accepted.
+                call = event.call
+                status = call.arguments.get("status") if call.name == FINAL_REPORT else None
+                shown = describe_call(call, self._redact)
+                if status is not None:
+                    shown = f"{call.name}: {one_line(self._redact(str(status)))}"
+                yield self.color("blue", f"[tool] {shown}")
             case ev.ToolFinished():
                 yield from self._finished(event)
             case ev.BackgroundStarted():
@@ -377,14 +383,6 @@ def describe_call(call: ToolCall, redact: Callable[[str], str] = str) -> str:
         telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
     text = " ".join(redact(str(telling)).split())
     return f"{call.name}: {text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + ' …'}"
-
-
-def _announced(call: ToolCall, redact: Callable[[str], str]) -> str:
-    """The line that announces a tool call. For a final report, it lacks the summary, which is printed when the
-    report is accepted.
-    """
-    status = call.arguments.get("status") if call.name == FINAL_REPORT else None
-    return describe_call(call, redact) if status is None else f"{call.name}: {one_line(redact(str(status)))}"
 
 
 def _gist(event: ev.ToolFinished, redact: Callable[[str], str]) -> str:

@@ -63,14 +63,12 @@ def directory_name(cwd: Path) -> str:
 
 def chosen_place(environment: Mapping[str, str], named: Path | None) -> Path | None:
     """The root directory that the user has chosen, by `--session-dir` or a variable of ralph's own."""
-    return named or _sessions_in(chosen_state_directory(environment))
+    state = chosen_state_directory(environment)
+    return named or (None if state is None else Path(state, "sessions"))
 
 
 def usual_place(environment: Mapping[str, str]) -> Path | None:
-    return _sessions_in(usual_state_directory(environment))
-
-
-def _sessions_in(state: str | None) -> Path | None:
+    state = usual_state_directory(environment)
     return None if state is None else Path(state, "sessions")
 
 

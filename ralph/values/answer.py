@@ -231,7 +231,12 @@ def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
     `functions.Bash:0`.
     """
     ids = _sendable_ids(answer.call_ids, taken)
-    content = [_renamed(block, ids) if block.get("type") == "tool_use" else block for block in answer.content]
+    content = [
+        {**block, "id": ids[block["id"]], "name": _sendable_name(block["name"])}
+        if block.get("type") == "tool_use"
+        else block
+        for block in answer.content
+    ]
     if content == answer.content:
         return answer
     calls = tuple(replace(call, id=ids[call.id], name=_sendable_name(call.name)) for call in answer.calls)
@@ -257,7 +262,3 @@ def numbered(name: str) -> Iterator[str]:
 
 def _sendable_name(name: str) -> str:
     return re.sub(_REFUSED_CHARACTER, "_", name)[:_LONGEST_NAME]
-
-
-def _renamed(block: Block, ids: Mapping[str, str]) -> Block:
-    return {**block, "id": ids[block["id"]], "name": _sendable_name(block["name"])}

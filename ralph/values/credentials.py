@@ -239,7 +239,11 @@ _KEYS_NOT_SECRET = frozenset({"PUBLIC", "CACHE", "SORT", "PRIMARY", "FOREIGN", "
 
 def looks_like_credential_name(name: str) -> bool:
     """Whether the name of a variable or a header suggests that its value is secret."""
-    words = _without_qualifiers(_words(name))
+    words = _words(name)
+    # Without what tells one of several credentials from the others. At least one word is left.
+    while len(words) > 1 and (words[-1] in _QUALIFIERS or words[-1].rstrip("0123456789") in ("", "V")):
+        words = words[:-1]
+    words = (*words[:-1], *(last.rstrip("0123456789") or last for last in words[-1:]))
     if not words or words[-1] in _PLACES or words == _NAME_FOR_GIT:
         return False
     if is_header_list(name) or (name.startswith(("B", "O")) and re.fullmatch(_NAMES_OF_PROGRAMS, name)):
@@ -257,13 +261,6 @@ def looks_like_credential_name(name: str) -> bool:
     if any(last.removesuffix(end) in before for end, before in _JOINED.items() if last.endswith(end)):
         return True
     return last not in _ABOUT and any(word in _AUTH_WORDS or word.endswith("TOKEN") for word in words)
-
-
-def _without_qualifiers(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a name without what tells one of several credentials from the others. At least one is left."""
-    while len(words) > 1 and (words[-1] in _QUALIFIERS or words[-1].rstrip("0123456789") in ("", "V")):
-        words = words[:-1]
-    return (*words[:-1], *(last.rstrip("0123456789") or last for last in words[-1:]))
 
 
 def credential_files(environment: Mapping[str, str]) -> Iterator[str]:

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from ralph.api import reception
-from ralph.api.exchange import BodyEnd, ResponseHead
 from ralph.api.reception import Reception, ResponseClocks
+from ralph.api.transport import BodyEnd, ResponseHead
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
 from ralph.values.events import Notice
 from ralph.values.limits import ClockLimits

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.api.exchange import CHUNK_COST_BYTES, PIECE_BYTES, READ_AHEAD_BYTES, Wire
+from ralph.api.transport import CHUNK_COST_BYTES, PIECE_BYTES, READ_AHEAD_BYTES, Wire
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, Step, Turn
 from ralph.values.events import ResponseDiscarded, StreamReceived
