@@ -38,7 +38,7 @@ from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.planning import plan_box, refuse_owners_work, restricted, with_denied_places
-from ralph.sessions.journal import FileTurnLock, TurnLockError
+from ralph.sessions.journal import FileTurnLock
 from ralph.sessions.store import SessionStore, refuse_open
 from ralph.settings.files import ClaudeFileError, find_settings_files, judged, read_claude_files
 from ralph.settings.handover import changed_since, recorded_files
@@ -356,7 +356,8 @@ def open_context(
             events=events,
         )
         events = EventStream(events, LoopNotices(notifier, plan.directory, events))
-    turn_lock = _open_turn_lock(environment, waiter)
+    lock = environment.get(TURN_LOCK)
+    turn_lock = FileTurnLock(lock, waiter) if lock else None
     guards = _guarding_files(plan, environment, search)
     boxes = _Boxes(plan, settings, environment, ours, search, guards, waiter, clock, events)
     context = LoopContext(
@@ -437,16 +438,6 @@ def _open_agent(boxes: _Boxes, store: LoopStore) -> OpenAgent | None:
     box = boxes.box(home)
     variables = environment_of(home, boxes.command_environment, is_confined=box.is_confined)
     return OpenAgent(line, boxes.commands(box), variables, home)
-
-
-def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> FileTurnLock | None:
-    path = environment.get(TURN_LOCK)
-    if not path:
-        return None
-    try:
-        return FileTurnLock(path, waiter)
-    except TurnLockError as error:
-        raise CannotError(str(error)) from error
 
 
 def _guarding_files(

@@ -191,7 +191,8 @@ def _begin(
             refuse_planted(options.files_read, output.directories)
             options = replace(options, writable=writable, output=output)
         finally:
-            metrics = open_metrics(options.metrics_file, clock, options.output.directories)
+            if options.metrics_file is not None:
+                metrics = open_metrics(options.metrics_file, clock, options.output.directories)
         environment = {**environment, **settings.variables.plain}
     except Exception as error:  # noqa: BLE001 - reported as the run's result, once there is a writer
         problem = error

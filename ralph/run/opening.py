@@ -31,7 +31,6 @@ from ralph.run.parts import (
     build_roster,
     build_toolbox,
     find_library,
-    open_turn_lock,
     patterns_of_tools,
     plan_sandbox,
     refuse_uncountable_budget,
@@ -40,10 +39,11 @@ from ralph.run.parts import (
 )
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import refuse_owners_work, with_denied_places
-from ralph.sessions.journal import FileJournal, NoJournal
+from ralph.sessions.journal import FileJournal, FileTurnLock, NoJournal
 from ralph.sessions.store import NEXT_PROMPT, SessionStore, resume_command
 from ralph.settings.merge import SettingsError
 from ralph.values.answer import ToolError
+from ralph.values.credentials import TURN_LOCK
 from ralph.values.events import Notice, RunStarted, SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import JournalError
@@ -193,12 +193,19 @@ class SessionParts:
         if guards.mode is not None:
             context.controls.permission_mode = guards.mode
         with ExitStack() as opened:
-            self.turn_lock = open_turn_lock(context)
+            lock = context.environment.get(TURN_LOCK)
+            self.turn_lock = FileTurnLock(lock, context.waiter) if lock else None
+            """The lock that another program shares with this run. None if no program shares one."""
             if self.turn_lock is not None:
                 opened.callback(self.turn_lock.close)
             self.context = context.with_sandbox_limits(guards.sandbox) if guards.sandbox else context
             # The servers and the sandbox take long, so that they begin first.
-            self.mcp = self._mcp(of_driver)
+            self.mcp: McpToolset | None = None
+            if context.settings.mcp_servers or of_driver is not None:
+                from ralph.run import servers  # noqa: PLC0415 - few runs have servers
+
+                self._connect_servers = servers.connect_servers
+                self.mcp = servers.build_mcp(self.context, of_driver)
             if self.mcp is not None:
                 opened.callback(self.mcp.close)
             begin_sandbox_trial(self.context)
@@ -206,7 +213,10 @@ class SessionParts:
             opened.callback(self.clients.close)
             self.plan = plan_sandbox(self.context)
             """The sandbox of commands."""
-            self.session = _open_session(self.context, new_id, has_prompt=has_prompt)
+            if context.options.session.is_old:
+                self.session = _open_old_session(self.context, new_id, has_prompt=has_prompt)
+            else:
+                self.session = open_new_session(self.context, new_id)
             opened.callback(self.session.journal.close)
             self.hooks, about_rules = self._take_rules(guards)
             self.toolbox, about_hooks = self._make_toolbox()
@@ -229,14 +239,6 @@ class SessionParts:
             *withheld_notice(self.context),
         )
         """Notices for people about this run."""
-
-    def _mcp(self, of_driver: ServerGroup | None) -> McpToolset | None:
-        if not self.context.settings.mcp_servers and of_driver is None:
-            return None
-        from ralph.run import servers  # noqa: PLC0415 - few runs have servers
-
-        self._connect_servers = servers.connect_servers
-        return servers.build_mcp(self.context, of_driver)
 
     def _take_rules(self, guards: RunGuards) -> tuple[Sequence[HookCommand], Sequence[str]]:
         """Sets the rules of the run, and returns its hooks and notices."""
@@ -385,10 +387,8 @@ class SessionParts:
         return self.context.options.keeps_requests(self.session.old, self.context.settings.targets[0])
 
 
-def _open_session(context: RunContext, new_id: str, *, has_prompt: bool) -> OpenSession:
-    """Opens the requested session. If `--continue` finds no session and there is a prompt, opens a new session."""
-    if not context.options.session.is_old:
-        return open_new_session(context, new_id)
+def _open_old_session(context: RunContext, new_id: str, *, has_prompt: bool) -> OpenSession:
+    """Opens the session to resume. If `--continue` finds none and there is a prompt, opens a new session."""
     from ralph.run.old_session import NoSessionError, open_old_session  # noqa: PLC0415 - a new one needs none of it
 
     try:

@@ -26,13 +26,12 @@ from ralph.run.options import RunOptions
 from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.detection import begin_trial
 from ralph.sandbox.planning import may_have_overlays, plan_box, restricted
-from ralph.sessions.journal import FileTurnLock, TurnLockError
 from ralph.settings.merge import SettingsError
 from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
 from ralph.values.answer import FINAL_REPORT, ToolDefinition
 from ralph.values.controls import PermissionMode, RunControls
-from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
+from ralph.values.credentials import CALLERS_VARIABLES, child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import WORKING_DIRECTORY_GONE
 from ralph.values.redaction import Redactor, redacted
@@ -150,19 +149,6 @@ def program_keys(context: RunContext) -> ProgramKeys:
         events=context.events,
         redactor=context.redactor,
     )
-
-
-def open_turn_lock(context: RunContext) -> FileTurnLock | None:
-    """Opens the lock that another program shares with this run (RALPH_TURN_LOCK). None if no program shares one.
-    Raises CannotError if the lock is unusable, because the other program relies on it.
-    """
-    path = context.environment.get(TURN_LOCK)
-    if not path:
-        return None
-    try:
-        return FileTurnLock(path, context.waiter)
-    except TurnLockError as error:
-        raise CannotError(str(error)) from error
 
 
 # --- The parts

@@ -29,14 +29,12 @@ _TRACES_LEAVE_S = 2.0
 _TRACES_LEAVE_AFTER_STOP_S = 0.5
 
 
-def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> MetricsFile | None:
-    """Opens the metrics file and writes it for the first time. Returns None if `path` is None.
+def open_metrics(path: str, clock: Clock, directories: Sequence[str]) -> MetricsFile:
+    """Opens the metrics file and writes it for the first time.
 
     `directories` are the directory where ralph was called and the working directory. Raises CannotError, with one
     line of text, if the file cannot be written.
     """
-    if path is None:
-        return None
     from ralph.output.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
 
     metrics = MetricsFile(path, clock, directories)

@@ -30,6 +30,7 @@ from ralph.conversation.journal_lines import CheckedLines, chunks, line_of
 from ralph.conversation.records import EndedRecord, MovedRecord, Record, RunRecord, SessionRecord
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.values.credentials import TURN_LOCK
+from ralph.values.outcome import CannotError
 from ralph.values.ports import GuardRefused, JournalError, Waiter
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ def _sync_directory(directory: Path) -> None:
 _TRY_EVERY_S = 0.02
 
 
-class TurnLockError(Exception):
+class TurnLockError(CannotError):
     """The file cannot be opened or locked. The message is one line."""
 
     def __init__(self, path: str, why: str | None) -> None:
