@@ -123,7 +123,7 @@ class _Piece(Struct, frozen=True):
 
 
 class ChatTranslator:
-    """Translates one answer. It implements `api/dialects.Translator`."""
+    """Translates one answer. It implements `api/client.Translator`."""
 
     def __init__(self) -> None:
         self._has_begun = False
