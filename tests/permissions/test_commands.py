@@ -414,6 +414,7 @@ ZAPPED = [
     "ok <<E; ((ok\nzap 1\nE\n) )",
     "ok $((ok <<E\nzap 1\nE\n) )",
     "ok $(($(case a in a) ok zap 1;; esac)))",
+    "ok $(($(case a in (a) ok zap 1;; esac)))",
     "ok $(( $(ok zap 1 # )\n) ))",
     "ok $(( `ok zap 1 # )` ))",
     'ok $(( "$(ok \')\' zap 1 # ")\n)" ))',
