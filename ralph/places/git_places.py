@@ -152,15 +152,20 @@ def _leading_on(directory: str, *, is_gits: bool) -> Iterator[tuple[str, str]]:
         yield error.filename or directory, f"it cannot be looked through: {error.strerror}"
 
 
-def own_entries(directory: str, left_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
+def own_entries(
+    directory: str, left_out: Collection[str], *, with_objects: bool = True
+) -> Iterator[os.DirEntry[str]]:
     """Yields each entry in a git directory, and below it where git may write: neither in other git directories nor in working
-    trees, which a bare repository often has, nor what is `left_out` at its top. Raises OSError if not all of it can be listed.
+    trees, which a bare repository often has, nor what is `left_out` at its top, nor, without `with_objects`, in the many folders
+    where git makes only files with names that nobody can know before. Raises OSError if not all of it can be listed.
     """
 
     def is_passed(entry: os.DirEntry[str]) -> bool:
         top, slash, _ = entry.path[len(directory) + 1 :].partition("/")
         if not slash and top in (*left_out, *_NOT_WALKED):
             return True
+        if top == "objects" and slash and not with_objects:
+            return entry.name not in {"info", "pack"}
         return _FOLDERS.fullmatch(top) is None and os.path.lexists(f"{entry.path}/{_GIT}")
 
     for entry in _entries_below(directory, is_passed):

@@ -59,6 +59,8 @@ _GIT = ".git"
 _ASKED = (_GIT, "HEAD", "objects", "refs", "commondir")
 _LOOKS_FOR_S, _MOST_S = 1.8, 2.5
 """A run ends soon, also if a file system does not answer."""
+_PARTS = 3
+"""The parts of the last look besides that through the tree."""
 _TOO_LARGE = "a configuration too large to be read"
 
 
@@ -412,7 +414,6 @@ def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, st
     outermost = [root for root in roots if not any(root != one and is_within(root, one) for one in roots)]
     looks: list[Look] = []
     told: list[str] = []
-    is_complete: list[bool] = []
 
     def look() -> None:
         with suppress(OSError):  # a shortage of this machine, after the work is done
@@ -437,13 +438,14 @@ def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, st
             )
             below = [directory for one in looks for directory in one.git_directories]
             told.append(planted_below(below, since_s, places.claimed))
-            is_complete.append(True)
 
     try:
         start_job(look, name="last look").join(_MOST_S)
     except ShortageError:
         look()
     sentences = [one.sentence() for one in [*looks]]
-    if not is_complete:  # the file system does not answer
+    if len(told) < _PARTS:  # too many entries, or the file system does not answer
+        sentences.append("git's own directories could not all be looked through for links")
+    if len(looks) < len(outermost):
         sentences.append(Look((), is_cut=True).sentence())
     return "; ".join(filter(None, (*told, *sentences)))

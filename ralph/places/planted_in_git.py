@@ -90,7 +90,8 @@ def _planted(directories: Iterable[tuple[str, Iterator[str]]], since_s: float, o
 
 def _links_of(directory: str) -> Iterator[str]:
     """The links where git writes in a git directory. What is in `hooks` is guarded elsewhere."""
-    return (entry.path for entry in own_entries(directory, ("hooks",)) if entry.is_symlink())
+    entries = own_entries(directory, ("hooks",), with_objects=False)
+    return (entry.path for entry in entries if entry.is_symlink())
 
 
 def _faults_of(index: str) -> Iterator[str]:

@@ -6,15 +6,17 @@ import os
 import shutil
 import struct
 import subprocess
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.places import git_places
+from ralph.places import git_places, nested_repositories
 from ralph.places.nested_repositories import last_look
 from ralph.places.planted_in_git import names_in_index
 from tests.git.repositories import Repository, cloned
+from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -225,6 +227,7 @@ def test_a_head_that_is_a_link_to_no_branch_hides_no_other(repository) -> None:
         ".git/info/sparse-checkout",
         ".git/modules/a/index",
         ".git/addp-hunk-edit.diff",
+        ".git/objects/pack/x",
         ".git/NOTES_MERGE_WORKTREE/x",
         "sub/.git/COMMIT_EDITMSG",
         "sub/.git/logs/HEAD",
@@ -309,3 +312,21 @@ def test_a_folder_of_git_that_cannot_be_listed_is_told(repository) -> None:
     told = told_after(repository, lambda _: folder.mkdir(mode=0o300))
     folder.chmod(0o700)
     assert f"could not be looked through: {folder}" in told
+
+
+def test_a_look_that_takes_too_long_says_so(repository, monkeypatch) -> None:
+    monkeypatch.setattr(nested_repositories, "_MOST_S", 0.0)
+    started = threading.Event()
+    monkeypatch.setattr(nested_repositories, "planted_in_git", lambda *_: started.wait(PATIENCE_S) and "")
+    told = told_after(repository, lambda _: None)
+    started.set()
+    assert "git's own directories could not all be looked through for links" in told
+    assert "the tree is too large" in told
+
+
+def test_many_objects_keep_the_look_from_no_link(repository) -> None:
+    def plant(directory) -> None:
+        (directory / "objects/x/y").mkdir(parents=True)
+        (directory / "objects/x/y/z").symlink_to("/nowhere")
+
+    assert told_after(repository, plant) == ""
