@@ -321,7 +321,8 @@ class GitCheckout:
                 unstaged = [entry for entry in entries if entry.is_unstaged]
                 tree, more = self._tree_of_copy(git, head, unstaged, variables)
                 refused |= dict.fromkeys(more, False)
-                planted = [] if tree is None else _not_written(git, head, tree)
+                changed = () if tree is None else _committed_differences(git, head, tree)
+                planted = sorted(path for path in changed if not may_be_written(path))
                 if planted or (tree is not None and any(refused.values())):
                     # A command wrote them into the index, which git does not look at, and perhaps committed that.
                     if head:
@@ -775,11 +776,6 @@ def kept_commits(read: Callable[..., bytes], identifiers: Iterable[str]) -> set[
     given = "".join(f"{one}\n" for one in asked).encode()
     listed = read("cat-file", "--batch-check=%(objectname) %(objecttype)", given=given)
     return {line.split()[0] for line in listed.decode().split("\n") if line.endswith(" commit")}
-
-
-def _not_written(git: CheckoutGit, head: str, tree: str) -> list[str]:
-    """The paths that a tree has, and the commit `head` has not, which git must not write into a working tree."""
-    return sorted(path for path in _committed_differences(git, head, tree) if not may_be_written(path))
 
 
 def _committed_differences(git: CheckoutGit, before: str, after: str) -> set[str]:

@@ -82,7 +82,8 @@ def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tupl
         git, {one for each in whole for change in changes[each] for one in change.objects}, redactor
     )
     return tuple(
-        _looked(one, message_in(contents[one]), changes[one], holding.keys(), redactor) for one in whole
+        _looked(one, contents[one].partition(b"\n\n")[2], changes[one], holding.keys(), redactor)
+        for one in whole
     )
 
 
@@ -124,11 +125,6 @@ def contents_of(git: Git, commits: Iterable[str], **limits: Any) -> dict[str, by
         found[fields[0].decode()] = output[end + 1 : end + 1 + size]
         at = end + 1 + size + 1
     return found
-
-
-def message_in(content: bytes) -> bytes:
-    """The message of a stored commit."""
-    return content.partition(b"\n\n")[2]
 
 
 def with_parents(git: Git, contents: Mapping[str, bytes]) -> bytes:

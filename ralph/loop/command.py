@@ -341,6 +341,10 @@ def loop_world(
     def late_input() -> str | None:
         return silent_input.refusal if silent_input is not None and silent_input.unread_bytes() else None
 
+    page = None
+    if plan.report_file is not None:
+        environment = without_unsafe_loads(context.environment, context.search)
+        page = LoopPage(plan.report_file, record.folder.name, environment, context.commands)
     schedule = context.settings.loop
     return LoopWorld(
         checkout=checkout,
@@ -361,7 +365,7 @@ def loop_world(
         own_limits=context.settings.limits,
         schedule=schedule if plan.waits_in_outages else replace(schedule, outage_budget_s=0.0),
         turn_lock=context.turn_lock or NoTurnLock(),
-        page=_page(context, plan, record),
+        page=page,
     )
 
 
@@ -377,13 +381,6 @@ def _agent_iterations(context: LoopContext, agent: OpenAgent, record: FileRecord
     for notice in agent.commands.box.notices:
         context.tell(notice.line)
     return AgentIterations(agent, record.folder, context.redactor)
-
-
-def _page(context: LoopContext, plan: LoopPlan, record: FileRecord) -> LoopPage | None:
-    if plan.report_file is None:
-        return None
-    environment = without_unsafe_loads(context.environment, context.search)
-    return LoopPage(plan.report_file, record.folder.name, environment, context.commands)
 
 
 def _check(name: str, command: str | None, context: LoopContext, record: FileRecord) -> ShellCheck | None:
