@@ -494,15 +494,15 @@ MUTANTS = (
     Mutant(
         "edit-rules-mount-nothing",
         "what a rule denies to edit is read-only for commands",
-        "read_only=(*read_only, *unchanged, *sockets)",
+        "read_only=(*read_only, *denied, *sockets)",
         "read_only=(*read_only, *sockets)",
         ("program/sandbox/test_sandbox.py",),
     ),
     Mutant(
         "hooks-with-rights-keep-edit-rules",
         "hooks.write opens what a rule denies to edit",
-        "unchanged=tuple(place for place in plan.unchanged if not is_within_any(place, write))",
-        "unchanged=plan.unchanged",
+        "write_denied=tuple(place for place in plan.write_denied if not is_within_any(place, write))",
+        "write_denied=plan.write_denied",
         ("test_box_plan.py", "test_hook_rights.py"),
     ),
     Mutant(

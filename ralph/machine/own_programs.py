@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -72,17 +72,22 @@ _LOADED_BY_OPTION = (
 _NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
 # Variables that say where something is, and from which no program loads code.
 _IS_DATA = rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}"
-# Those from whose directory programs take settings or code, such as DOCKER_CONFIG, GIT_DIR and PLAYWRIGHT_BROWSERS_PATH.
-OF_SETTINGS = r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_DIR)"
-_LOADED_FROM_ROOT = rf"{OF_SETTINGS}|ZDOTDIR|GOPATH|(?i:.*(?:CLASSPATH|LIBS|LUA_C?PATH))"
-_ABSOLUTE = r"(?<![\w.~-])/[^\s:;,|&\"'`]*"
-# Those that name a file or directory of settings, in whatever form.
-_OF_SETTINGS_FILE = (
-    r"KUBECONFIG|DOCKER_CONFIG|AWS_\w+_FILE|ANSIBLE_CONFIG|CURL_HOME|WGETRC|ZDOTDIR|GIT_CONFIG_(?:GLOBAL|SYSTEM)|PGSERVICEFILE"
-    r"|XDG_\w+_HOME|GRADLE_USER_HOME|\w+_CONFIG_(?:FILE|DIR|PATH)"
+Settings = Literal["in its directory", "of the work too", "in a file", "of many programs"]
+_SETTINGS: tuple[tuple[str, set[Settings]], ...] = (
+    (
+        r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_DIR)",
+        {"in its directory", "of the work too"},
+    ),
+    (r"GOPATH|(?i:.*(?:CLASSPATH|LIBS|LUA_C?PATH))", {"of the work too"}),
+    (r"ZDOTDIR", {"of the work too", "in a file", "of many programs"}),
+    (r"XDG_CONFIG_HOME|CURL_HOME|DOCKER_CONFIG", {"in a file", "of many programs"}),
+    (r"XDG_\w+_HOME|GRADLE_USER_HOME|\w+_CONFIG_(?:FILE|DIR|PATH)|AWS_\w+_FILE", {"in a file"}),
+    (r"KUBECONFIG|ANSIBLE_CONFIG|WGETRC|GIT_CONFIG_(?:GLOBAL|SYSTEM)|PGSERVICEFILE", {"in a file"}),
 )
-_NAME_SETTINGS = ("XDG_CONFIG_HOME", "ZDOTDIR", "CURL_HOME", "DOCKER_CONFIG")
-"""The variables with the directories of settings that many programs read on their own."""
+"""Variables by whole names, and what they lead to: a directory in which programs find settings or code, such as DOCKER_CONFIG,
+GIT_DIR and PLAYWRIGHT_BROWSERS_PATH; one that counts even if it is a root of the work; a file or directory of settings, in whatever
+form it is named; a directory that many programs read on their own."""
+_ABSOLUTE = r"(?<![\w.~-])/[^\s:;,|&\"'`]*"
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -392,7 +397,7 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
     with suppress(KeyError):  # to work in the home directory is a choice of the user's
         home = pwd.getpwuid(os.geteuid()).pw_dir
     for name, value in tuple(made.items()):
-        is_root = os.path.realpath(value) in search.roots and not re.fullmatch(_LOADED_FROM_ROOT, name)
+        is_root = os.path.realpath(value) in search.roots and not names_settings(name, "of the work too")
         is_kept = is_root or re.fullmatch(_IS_DATA, name) or (name, value) == ("HOME", home)
         if not is_kept and (named_writable(value, search) or _is_from_work(name, value, search)):
             del made[name]
@@ -414,7 +419,7 @@ def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str
     home = environment.get("HOME", "")
     if not os.path.isabs(home) or is_within_any(os.path.realpath(home), search.roots):
         return ""
-    named = (environment.get(name, "") for name in _NAME_SETTINGS)
+    named = [value for name, value in environment.items() if names_settings(name, "of many programs")]
     # A variable that leads there itself is not told to such a program.
     given = [one for one in named if os.path.isabs(one) and not search.root_around(one)]
     hidden = entries_in(home, lambda one: one.name.startswith(".") and one.name != ".ssh")  # judged with ssh
@@ -433,6 +438,11 @@ def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str
     )
 
 
+def names_settings(variable: str, kind: Settings) -> bool:
+    """Whether a variable leads to settings of this kind (`_SETTINGS`)."""
+    return any(kind in kinds and re.fullmatch(pattern, variable) for pattern, kinds in _SETTINGS)
+
+
 def named_writable(value: str, search: ProgramSearch) -> list[str]:
     """The absolute paths that the value of a variable names and that lead through places where commands may write."""
     named = dict.fromkeys((value, *value.split(os.pathsep), *re.findall(_ABSOLUTE, value)))
@@ -443,7 +453,7 @@ def _is_from_work(name: str, value: str, search: ProgramSearch) -> bool:
     """Whether a variable names a file relative to the directory where a program starts, which for many is that of the work. As
     `a/b` may also be a time zone or a repository, it counts if it is there.
     """
-    is_of_settings = re.fullmatch(_OF_SETTINGS_FILE, name) is not None
+    is_of_settings = names_settings(name, "in a file")
 
     def is_relative(word: str) -> bool:
         return word[:1] not in {"", "/", "~"} and (

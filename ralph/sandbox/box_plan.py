@@ -196,7 +196,7 @@ class BoxPlan(Struct, frozen=True):
     gpus: tuple[str, ...] = ()
     masked: tuple[str, ...] = ()
     """Such places where commands may write, which only mounts can hide. They need not exist."""
-    unchanged: tuple[str, ...] = ()
+    write_denied: tuple[str, ...] = ()
     """Places that commands could write, but permission rules forbid it: mounts make them read-only. They need not exist."""
     allow_hosts: tuple[str, ...] = ()
     asked_sockets: AskedSockets = "auto"

@@ -277,7 +277,7 @@ class BoxMounts:
         parts, guarded = self._parts, self._guarded
         yield from (
             *parts.masked,
-            *parts.unchanged,
+            *parts.write_denied,
             # Commands and bubblewrap change the own one all the time, and nobody else can replace it.
             *(one for one in parts.writable if one != parts.temporary),
             *parts.empty,
@@ -295,10 +295,10 @@ class BoxMounts:
 
     def _made(self, bwrap: str, covered: Cover = Cover(), visible: Cover = Cover()) -> tuple[str, ...]:  # noqa: B008 - it is frozen
         parts, read_only, guarded = self._parts, self.read_only(), self._guarded
-        masked, unchanged = self._of_rules(parts.masked), self._of_rules(parts.unchanged)
+        masked, denied = self._of_rules(parts.masked), self._of_rules(parts.write_denied)
         sockets = filter(os.path.exists, parts.sockets) if covered.words else ()
         tops, above = {*parts.writable, *guarded.outer}, set[str]()
-        for path in (*read_only, *unchanged, *masked):
+        for path in (*read_only, *denied, *masked):
             while (path := os.path.dirname(path)) not in tops and path != "/":
                 above.add(path)
         pinned = (*guarded.outer, *sorted({*above, *guarded.around}))
@@ -316,7 +316,7 @@ class BoxMounts:
             cover=covered.words,
             visible_covers=visible.words,
             pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
-            read_only=(*read_only, *unchanged, *sockets),
+            read_only=(*read_only, *denied, *sockets),
             copies=[one for one in parts.copies if os.path.isfile(one[1]) and not os.path.islink(one[1])],
             empty_directories=filter(os.path.isdir, parts.empty),
             empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),

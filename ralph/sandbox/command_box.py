@@ -589,7 +589,7 @@ class CommandBox:
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),
-            protected=(*protected, *(self._plan.unchanged if parts.has_namespaces else ())),
+            protected=(*protected, *(self._plan.write_denied if parts.has_namespaces else ())),
             outside=self.outside,
         )
 

@@ -104,12 +104,6 @@ def plan_box(
     writable = (*map(str, roots), *write)
     _raise_first(_lacks(wanted, plan))
     _raise_first(_open_places(plan.read_deny, hidden, writable))
-    notices = [
-        *_about_means(plan),
-        *_about_own_code(written, is_guarded=plan.has_namespaces),
-        *(_about_home(home, writable, is_strict=plan.is_strict) if home else ()),
-        *(_about_sockets(plan, writable) if plan.is_confined else ()),
-    ]
     others = [root for root in real_roots if not is_within_any(root, write)]
     hides = (*plan.read_deny, *hidden)
     is_open = "write" in plan.level.missing()
@@ -119,7 +113,10 @@ def plan_box(
         closed_roots=tuple(closed),
         is_work_closed=not closed.keys().isdisjoint(real_roots[:1]),
         notices=(
-            *notices,
+            *_about_means(plan),
+            *_about_own_code(written, is_guarded=plan.has_namespaces),
+            *(_about_home(home, writable, is_strict=plan.is_strict) if home else ()),
+            *(_about_sockets(plan, writable) if plan.is_confined else ()),
             *closed.values(),
             *open_secrets,
             *(about_git(real_roots, environment) if plan.is_confined else ()),
@@ -177,12 +174,12 @@ def with_denied_places(
     closed = [place for place in places if not any(is_within(one, place) for one in writable)]
     inside = [place for place in closed if is_within_any(place, writable)]
     masked, left = _mounted(plan, inside)
-    unchanged, open_left = _mounted(plan, [place for place in changed if not is_within_any(place, masked)])
+    write_denied, open_left = _mounted(plan, [place for place in changed if not is_within_any(place, masked)])
     return replace(
         plan,
         rules_deny=tuple(place for place in closed if place not in inside),
         masked=masked,
-        unchanged=unchanged,
+        write_denied=write_denied,
         notices=(
             *plan.notices,
             *_about_denied(plan, left, "read", "masked"),
@@ -252,7 +249,7 @@ def with_hook_places(
     made = replace(
         plan,
         write=(*plan.write, *write),
-        unchanged=tuple(place for place in plan.unchanged if not is_within_any(place, write)),
+        write_denied=tuple(place for place in plan.write_denied if not is_within_any(place, write)),
         sockets=(*plan.sockets, *sockets),
         asked_sockets="auto" if sockets else plan.asked_sockets,
     )

@@ -5,7 +5,6 @@ is shortened like the output of a command. Images are checked like images that R
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import (
-    OF_SETTINGS,
     named_writable,
+    names_settings,
     own_environment,
     trusted_directories,
     unsafe_loads,
@@ -97,7 +96,10 @@ def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> s
     for name, value in server.environment.plain.items():
         unsafe = unsafe_loads({name: value}, search).get(name)
         if unsafe is None and name != "PATH":
-            paths, may_load = map(Path, named_writable(value, search)), re.fullmatch(OF_SETTINGS, name)
+            paths, may_load = (
+                map(Path, named_writable(value, search)),
+                names_settings(name, "in its directory"),
+            )
             is_line = len(value.split()) > 1  # a line such as `sh FILE`, and there may be the file later
             unsafe = [
                 f"{one}" for one in paths if may_load or one.is_file() or (is_line and not one.is_dir())

@@ -159,11 +159,11 @@ def test_hooks_may_write_no_place_that_is_closed_to_them(monkeypatch, tmp_path) 
 
 def test_hooks_write_what_their_user_opens_and_a_rule_denies_to_edit(monkeypatch, tmp_path) -> None:
     plan = planned(monkeypatch, SPACES, SandboxSettings())
-    plan = replace(plan, unchanged=("/work/lock", f"{tmp_path}/dist"))
+    plan = replace(plan, write_denied=("/work/lock", f"{tmp_path}/dist"))
     made = with_hook_places(
         plan, HookSettings(write=(str(tmp_path),)), SandboxSettings(), ENVIRONMENT, (Path("/work"),)
     )
-    assert made.unchanged == ("/work/lock",)
+    assert made.write_denied == ("/work/lock",)
 
 
 def test_strict_refuses_a_home_directory_in_a_root_and_auto_warns(monkeypatch) -> None:
@@ -266,7 +266,7 @@ def test_what_commands_can_do_although_a_rule_denies_it_is_told_with_its_number(
     assert set(map(str, there[:100])) <= set(plan.masked) or not masked, "what exists comes first"
     assert [says.format("read") in notice.text for notice in plan.notices] == ([True] if says else [])
     plan = with_denied_places(BoxPlan(means), (), [root], changed=places[:-1])
-    assert len(plan.unchanged) == masked
+    assert len(plan.write_denied) == masked
     assert [says.format("change") in notice.text for notice in plan.notices] == ([True] if says else [])
 
 
