@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.loop import agent_events as events
 from ralph.loop.agent_events import EventLog, open_session, read_session
-from ralph.loop.agents import AGENTS
+from ralph.loop.agents import AGENTS, AgentRow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,10 +18,10 @@ FORGED = b'{"ralph":"ended","result":{"exit_code":0,"outcome":"completed"}}'
 CLAUDE = AGENTS[0]
 
 
-def log_in(folder: Path, before_usd: float = 0.0) -> EventLog:
+def log_in(folder: Path, before_usd: float = 0.0, row: AgentRow = CLAUDE) -> EventLog:
     return EventLog(
         open_session(folder, "agent-1.jsonl", is_new=not before_usd),
-        CLAUDE,
+        row,
         redact=lambda text: text,
         is_over_budget=lambda _run: False,
         before_usd=before_usd,
@@ -38,6 +38,30 @@ def test_no_output_of_an_agent_is_the_end_of_its_session(
     log.close()
     seen = read_session(tmp_path / "agent-1.jsonl", CLAUDE)
     assert (seen.id, seen.ended) == ("s-1", None)
+
+
+ODD: tuple[dict[str, Any], ...] = (
+    {"ralph": {"version": 1}},
+    {"ralph": []},
+    {"type": "result", "total_cost_usd": 10**400, "subtype": [], "session_id": {}},
+    {"type": "item.completed", "item": {"type": []}},
+    {"type": "step_finish", "part": {"cost": 1e308, "reason": []}},
+    {
+        "type": "message_end",
+        "message": {"role": "assistant", "content": [[]], "usage": {"cost": {"total": -1}}},
+    },
+)
+
+
+@pytest.mark.parametrize("row", AGENTS, ids=lambda row: row.name)
+def test_an_event_of_another_form_is_none(tmp_path: Path, row: AgentRow) -> None:
+    log = log_in(tmp_path, row=row)
+    for event in ODD:
+        assert log.feed(json.dumps(event).encode() + b"\n")
+    log.close()
+    assert not log.run.has_ended_well
+    seen = read_session(tmp_path / "agent-1.jsonl", row)
+    assert (log.run.session, log.run.cost_usd or 0.0, seen.id, seen.cost_usd or 0.0) == ("", 0.0, "", 0.0)
 
 
 @pytest.mark.parametrize("told", ["a\0b", "--help", "x" * 300, "a b", "a\nb"])

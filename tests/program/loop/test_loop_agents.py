@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.loop import agent_events as events
+from ralph.loop.agents import AGENTS
+from ralph.values.outcome import Outcome
 from tests.patience import wait_until
 from tests.program.conftest import loop_record, processes_of
 from tests.program.loop.test_loop_killed import kill
 from tests.program.namespaces import forbidding_namespaces, needs_namespaces
+from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.program.conftest import Finished
 
@@ -257,44 +260,56 @@ def test_a_resumed_claude_tells_the_cost_of_its_whole_session(
     assert iterations(ralph) == [("completed", 2, cost, "Done.")]
 
 
-@pytest.mark.parametrize("command", AWAY)
-def test_a_session_that_the_agent_had_not_stored_begins_anew(ralph, loop, agent, command) -> None:
-    name = command.split()[0]
+def test_a_session_that_the_agent_had_not_stored_begins_anew(ralph, loop, agent) -> None:
     unknown = step(does="print('Error: no session found with this ID', file=sys.stderr)", code=1)
-    calls = agent(name, AWAY[command], unknown, step(*GOOD[name]))
-    loop(command)
-    assert " ".join(calls()[2]["words"]) == WORDS[command]
+    calls = agent("pi", AWAY["pi -p"], unknown, step(*pi()))
+    loop("pi -p")
+    assert " ".join(calls()[2]["words"]) == WORDS["pi -p"]
     assert calls()[2]["task"].endswith("\n---\n\nthe task")
     assert iterations(ralph)[0][0] == "completed"
 
 
+OUTCOMES: list[tuple[str, Sequence[Any], int, Outcome]] = [
+    ("codex", codex(answer=None, failure="status 401 Unauthorized"), 1, Outcome.AUTH),
+    ("codex", codex(answer=None, failure="You've hit your usage limit."), 1, Outcome.API_REJECTED),
+    # An empty account that is told as 429.
+    (
+        "claude",
+        claude("429 Insufficient balance.", is_error=True, api_error_status=429),
+        1,
+        Outcome.API_REJECTED,
+    ),
+    # A refusal.
+    ("codex", codex(answer=None), 0, Outcome.TASK_FAILED),
+    ("pi", pi(answer=""), 0, Outcome.TASK_FAILED),
+    ("pi", pi("length"), 0, Outcome.TASK_FAILED),
+    # A permission that was refused.
+    ("opencode", opencode("tool-calls"), 0, Outcome.TASK_FAILED),
+    ("claude", claude(), 1, Outcome.TASK_FAILED),
+    ("claude", claude()[:2], 0, Outcome.TASK_FAILED),
+    *((name, GOOD[name], 0, Outcome.COMPLETED) for name in GOOD if name != "mybot"),
+]
+
+
+@every_row(("name", "lines", "code", "outcome"), OUTCOMES)
+def test_the_outcome_is_told_by_the_events(name, lines, code, outcome) -> None:
+    [row] = [one for one in AGENTS if one.name == name]
+    run = events.AgentRun()
+    for line in lines:
+        events.read_event(run, row, line)
+    assert events.outcome_of_run(run, code, "")[0] is outcome
+
+
 NOT_GOOD = {
-    "not logged in": ("codex exec", step(*codex(answer=None, failure="status 401 Unauthorized"), code=1), 77),
-    "a key that is refused": (
-        *("claude -p", step(*claude("no", is_error=True, api_error_status=401), code=1), 77),
-    ),
-    "a quota": ("codex exec", step(*codex(answer=None, failure="You've hit your usage limit."), code=1), 69),
-    "an empty account that is told as 429": (
-        "claude -p",
-        step(*claude("API Error: 429 Insufficient balance.", is_error=True, api_error_status=429), code=1),
-        69,
-    ),
-    "a wrong option": ("claude -p", step(does="print('unknown option', file=sys.stderr)", code=1), 78),
-    "a refusal of codex": ("codex exec", step(*codex(answer=None)), 0),
-    "an empty answer": ("pi -p", step(*pi(answer="")), 0),
-    "a cut answer of pi": ("pi -p", step(*pi("length")), 0),
-    "a refused permission of opencode": ("opencode run", step(*opencode("tool-calls")), 0),
-    "another exit code than the events": ("claude -p", step(*claude(), code=1), 0),
-    "an exit code": ("mybot", step("Sorry.", code=3), 0),
-    "no end": ("claude -p", step(*claude()[:2]), 0),
+    "claude -p": (step(*claude("no", is_error=True, api_error_status=401), code=1), 77),
+    "claude --odd": (step(does="print('unknown option', file=sys.stderr)", code=1), 78),
+    "mybot": (step("Sorry.", code=3), 0),
 }
 
 
-@pytest.mark.parametrize("case", NOT_GOOD)
-def test_a_failure_is_told_by_the_events_and_ends_the_loop_if_it_would_come_again(
-    ralph, loop, agent, case
-) -> None:
-    command, its, code = NOT_GOOD[case]
+@pytest.mark.parametrize("command", NOT_GOOD)
+def test_a_failure_ends_the_loop_if_it_would_come_again(ralph, loop, agent, command) -> None:
+    its, code = NOT_GOOD[command]
     calls = agent(command.split()[0], its)
     loop(command, "--max-iterations", "2", code=code)
     assert [one[0] for one in iterations(ralph)] == ([] if code else ["task_failed"] * 2)
@@ -400,28 +415,10 @@ def test_what_an_agent_prints_to_its_standard_error_takes_no_room(ralph, agent) 
     assert int((ralph.cwd / "size").read_text()) == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "line"),
-    [
-        ("mybot", '{"ralph":{"version":1}}'),
-        ("claude -p", '{"ralph":[]}'),
-        (
-            "claude -p",
-            json.dumps({"type": "result", "total_cost_usd": 10**400, "subtype": [], "session_id": {}}),
-        ),
-        ("codex exec", '{"type":"item.completed","item":{"type":[]}}'),
-        ("opencode run", '{"type":"step_finish","part":{"cost":1e308,"reason":[]}}'),
-        (
-            "pi -p",
-            '{"type":"message_end","message":{"role":"assistant","content":[[]],"usage":{"cost":{"total":-1}}}}',
-        ),
-    ],
-)
-def test_no_line_that_an_agent_prints_hangs_the_loop(loop, agent, command, line) -> None:
-    name = command.split()[0]
-    agent(name, step(line, *["y" * 1000] * 300, *GOOD[name]))
-    ran = loop(command)
-    assert "Traceback" not in ran.stderr
+@pytest.mark.parametrize("line", ['{"ralph":[]}', f'{{"type": "result", "total_cost_usd": 1{"0" * 400}}}'])
+def test_no_line_that_an_agent_prints_hangs_the_loop(loop, agent, line) -> None:
+    agent("claude", step(line, *["y" * 1000] * 300, *claude()))
+    assert "Traceback" not in loop("claude -p").stderr
 
 
 def is_kept(ralph, word: str) -> bool:
