@@ -427,15 +427,10 @@ def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str
     places += [one.path for top in (f"{home}/.config", *given) for one in entries_in(top, is_folder)]
     links = [one.path for one in hidden if one.is_symlink()]
     links += [one.path for place in (*places, *given) for one in entries_in(place, os.DirEntry.is_symlink)]
-    leading = ((link, search.root_around(link)) for link in sorted(links))
-    return next(
-        (
-            f"{link}, which programs read, leads through {root}, where commands may write: replace it by a copy"
-            for link, root in leading
-            if root
-        ),
-        "",
-    )
+    for link in sorted(links):
+        if root := search.root_around(link):
+            return f"{link}, which programs read, leads through {root}, where commands may write: replace it by a copy"
+    return ""
 
 
 def names_settings(variable: str, kind: Settings) -> bool:

@@ -43,7 +43,7 @@ def served(context: ssl.SSLContext | None = None) -> Iterator[tuple[RawServer, l
 
 
 # cpython#138193, urllib3#3665, Proxyman#2226 (an authority without key identifiers), sandcastle#568 (where it is named). Other
-# clients: tests/machine/network/test_trust.py has each variable.
+# clients: tests/machine/test_trust.py has each variable.
 @pytest.mark.parametrize("variable", ["NODE_EXTRA_CA_CERTS", ""])
 def test_the_authority_of_a_company_counts_wherever_it_is_named(tmp_path: Path, variable: str) -> None:
     ralph = ralph_in(tmp_path)
