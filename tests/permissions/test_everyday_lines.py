@@ -35,17 +35,35 @@ RULES = {
 
 # Each line without a rule that denies it.
 HARMLESS = r"""
+git log --oneline | awk '{print $1}'
+git log --format='%h %s' "$(git describe --tags --abbrev=0)"..HEAD
+git diff --name-only | sed 's/^/- /'
+git diff $(git merge-base HEAD main)
+git diff --name-only HEAD~1 | grep '\.py$' | xargs -r ruff check
 git status --short | awk '$1 == "M" {print $2}' | xargs git add
 git status; echo $((1+1))
+BRANCH=$(git rev-parse --abbrev-ref HEAD)
 BRANCH=$(git rev-parse --abbrev-ref HEAD); echo "On $BRANCH"; git checkout $BRANCH
 git checkout -b "fix/$(date +%Y%m%d)" && git status
+git checkout -- "$f"
+git commit -m "Fix $(date)"
+git commit -m "$MSG"
 git commit -qam "Release v$VERSION" && git tag "v$VERSION"
+git -c user.name=x -c user.email=y@z commit -m z
+git -c core.quotepath=off ls-files
+git -C "$DIR" status --short
+git -c user.name=x commit -m 'Say how to push'
+git bisect good
 git bisect bad && echo 'then push'
+git bisect start HEAD v1.0 && git bisect bad
+git stash && git pull --rebase origin "$(git branch --show-current)" && git stash pop
 git fetch --all --prune && git branch -vv | awk '/: gone]/{print $1}' | xargs -r git branch -d
 git log --since="$SINCE" --pretty=format:"%h" | while read c; do git show --stat "$c"; done
 git rebase -i --autosquash "$(git merge-base HEAD origin/main)"
 git config --get remote.origin.url | sed -E 's#.*/([^/]+)\.git#\1#'
 git ls-files -z | xargs -0 wc -l | sort -n | tail -5
+git worktree add ../w-$N $BRANCH
+git show HEAD:package.json | jq -r .version
 git log "origin/$BRANCH"..HEAD --oneline | wc -l
 for f in $(git ls-files '*.py'); do wc -l "$f"; done
 for b in $(git branch --format='%(refname:short)'); do echo "$b"; git log -1 $b; done
@@ -53,55 +71,95 @@ while read -r line; do echo "$line" >> out.txt; done < <(git log --oneline)
 if ! git diff --quiet; then git add -A; git commit -m "wip: $(git diff --cached --stat | tail -1)"; fi
 [ -n "$(git status --porcelain)" ] && git add . && git commit -m "Update"
 if [[ "$(git rev-parse HEAD)" == "$SHA" ]]; then echo same; fi
+[[ $BRANCH =~ ^feature/ ]] && git status
 case "$(uname)" in Linux) make;; *) echo "no $OSTYPE";; esac
+npm test; echo "exit=$?"
 npm test 2>&1 | awk '/fail/'
 npm run build -- --mode $MODE && du -sh dist/*
+npm run -s lint && npm run --silent test -- --watch=false
+npm run build -- deploy
 npm run -w "$PKG" build --if-present
+npm run --workspace=$PKG test; npm run build:deploy
 for s in lint typecheck test; do npm run -s $s || exit 1; done
 git stash list && git stash show -p "$(git stash list | head -1 | cut -d: -f1)"
 git stash push -m 'drop the old cache' -- "$f" && git stash pop -q
+git log -p push
+git add **/*.py && git diff --cached --stat
+ls **/*.py [ab]* ${X}*
+npx eslint **/*.ts --max-warnings 0
+for i in 0 1; do echo "$i ${arr[$i]}"; done
+pytest "${files[@]}" -q
 mkdir -p {a,b} && cp "$A$B" a/
 npm version patch --no-git-tag-version && npm pack --dry-run | tail -$N
 npm ls --depth=0 --json | jq '.dependencies | keys[]'
 npm --prefix "$DIR" install && npx tsc --noEmit -p $CONFIG
 npx eslint --fix "src/**/*.ts"
+npx -c "eslint $FILES"
 pnpm -r --filter "./packages/$PKG" build
+pnpm --dir "$PKG" run test -- --coverage
 yarn workspace $PKG test 2>&1 | sed -n '1,40p'
 bun test --timeout $T
 node -e "const p = require('./package.json'); console.log(p.version)"
 VERSION=$(node -p "require('./package.json').version") && echo $VERSION
+cargo test | sed 1q
 cargo build --release 2>&1 | awk '/^error/ {n++} END {print n+0}'
 cargo run --bin "$BIN" -- --port $PORT &
+RUST_LOG=debug cargo test "$NAME" -- --nocapture | tail -n "$LINES"
 cargo metadata --format-version 1 | jq -r '.packages[] | select(.source == null) | .name'
 go test ./... -run "$TEST" -count=1 | grep -v 'no test files'
 go list -f '{{.Dir}}' ./... | xargs -I{} sh -c 'cd {} && go vet .'
 go build -ldflags "-X main.version=$(git describe --tags)" -o bin/app ./cmd/app
+GOOS=$OS GOARCH=$ARCH go build -o "bin/app-$OS-$ARCH" .
+make -j$(nproc) CC=$CC
+make -f Makefile.ci build TAG=$TAG
 make test 2>&1 | tee "$LOG" | tail -20; exit ${PIPESTATUS[0]}
 cmake -S . -B build -DCMAKE_BUILD_TYPE=$TYPE && cmake --build build -j "$(nproc)"
 docker ps -q --filter "name=$NAME"
 timeout 60 docker build . && ssh dev 'cd app && ./push'
 docker build -t app:$TAG . && git rev-parse HEAD
 docker build -t "app:$(git rev-parse --short HEAD)" .
+docker compose up -d && docker compose logs --tail=50 "$SVC"
+docker compose -f "$FILE" up -d --build && docker compose -f "$FILE" -p "$P" logs --tail 50 "$SVC"
+docker compose --env-file .env.$ENV config --services | sort
+docker compose up -d && docker compose ps | grep -c down
+docker compose -f docker-compose.yml run --rm app npm test
 docker run --rm -v "$PWD":/app -w /app node:20 npm test
 docker inspect -f '{{.State.Health.Status}}' $(docker compose ps -q db)
 docker logs "$(docker ps -lq)" 2>&1 | awk 'NR > 5'
 docker stop $(docker ps -q) && docker image prune -a
+kubectl get pods
+kubectl get pods -n "$NS" -o name | head -1
+kubectl -n $NS logs "$(kubectl -n $NS get pods -o name | head -1)" --tail=100
 kubectl get pods -o json | jq -r '.items[].metadata.name'
+kubectl apply -f k8s/$ENV.yaml --dry-run=client
 kubectl rollout status deploy/$APP --timeout=60s
 for p in $(kubectl get pods -o name); do kubectl describe "$p" | grep -A3 Events; done
 kubectl exec -it "$POD" -- sh -c "ls $DIR"
 helm template . -f values-$ENV.yaml | kubectl apply --dry-run=server -f -
 terraform plan -out=tfplan -var "env=$ENV"
+terraform -chdir="$DIR" init -input=false && terraform -chdir="$DIR" validate
 terraform output -json | jq -r '.url.value'
 terraform workspace select "$WS" || terraform workspace new "$WS"
 find . -name '*.pyc' -exec rm {} +
+find . -name '*.pyc' -delete
 find . -name '*.o' | xargs rm -f
+find . -type f -name '*.ts' -print0 | xargs -0 sed -n '/TODO/p'
 find . -name "*.$EXT" -newer "$REF" -exec grep -l "$WORD" {} \;
 find src -name '*.go' | while IFS= read -r f; do gofmt -l "$f"; done
+find . -maxdepth 2 -type d -name "$D" -print -quit
+grep -rl "$OLD" src | xargs -n1 basename
 grep -rn 'TODO' src | awk -F: '{c[$1]++} END {for (f in c) print f, c[f]}'
+awk -F, 'NR > 1 {s += $3} END {print s}' data.csv
 awk -v n="$N" '$1 > n || $2 == "" {print $1, $2}' "$FILE"
+awk '/git push/ {next} {print}' README.md
+awk 'BEGIN {printf "%s --force\n", "sudo"}'
+sed -n 1,5p f
 sed -n "${START},${END}p" src/main.c
 sed -E 's/(git push|npm publish)/echo \1/' README.md > out
+sed -e '/^#/d' -e 's|/usr/local|'"$PREFIX"'|g' config.in > config
+sed 's/[/]git push/x/; /sudo/d; y/abc/xyz/' NOTES
+sed '/rm -rf/!d;s/ --force$//' notes.txt
+sed -ne 's/^version = "\(.*\)"/\1/p' pyproject.toml
 cat package.json | jq --arg v "$V" '.version = $v' > tmp && mv tmp package.json
 psql "$DATABASE_URL" -c 'select count(*) from jobs where force' && git status
 psql -U app -d app -f db/schema.sql > /tmp/out.txt; sqlite3 -header app.db '.tables' 'select * from push'
@@ -112,18 +170,27 @@ jq -r '.scripts | to_entries[] | "\(.key): \(.value)"' package.json
 tr -d '\r' < "$IN" > "$OUT"
 sort -u names.txt | comm -23 - <(sort -u other.txt)
 diff <(git show HEAD:a.txt) a.txt
+diff -u <(jq -S . a.json) <(jq -S . b.json)
 paste -sd, <(seq 1 $N)
 pytest -q "tests/test_$NAME.py" -k "$EXPR" 2>&1 | tail -20
+pytest -x --lf -p no:cacheprovider; echo "rc=$?"
 python -m pytest --cov=src --cov-report=term-missing $(git diff --name-only main | grep test_)
 python3 -c "import json,sys; print(json.load(sys.stdin)['a'])" < a.json
 python3 x.py --out "$OUT" && echo "done in $((SECONDS - START))s"
 PYTHONPATH=src python -c 'import app; print(app.__version__)'
+source .venv/bin/activate && git status
 source .venv/bin/activate && pip install -r requirements.txt && pytest -q
 . "$NVM_DIR/nvm.sh" && nvm use 20 && npm ci
+. ./env.sh; make deploy-docs
 [ -f .env ] && set -a && . ./.env && set +a; npm start
 test -d .venv || python3 -m venv .venv; . .venv/bin/activate; pip install -e '.[dev]'
 PY=.venv/bin/python; $PY -m pytest -q && $PY -m mypy
+PY="$VENV/bin/python"; "$PY" -m pip list
+export CC=gcc; $CC -O2 -o app app.c
+RUN="uv run"; $RUN pytest -q
+RUN=echo; "$RUN" git push
 for t in ruff mypy; do $t check . || true; done
+for c in "npm test" "npm run lint"; do $c; done
 uv run pytest -q "tests/$NAME"
 parallel gzip ::: *.log
 uv run --with httpx python -c "import httpx; print(httpx.__version__)"
@@ -134,25 +201,37 @@ poetry version $(git describe --tags --abbrev=0)
 bash scripts/build.sh "$TARGET"
 bash -c "cd $DIR && make test"
 bash -euo pipefail -c 'cd sub; make'
+bash "$ROOT/scripts/check.sh" --fast
 for f in tests/*.sh; do bash "$f" || exit 1; done
 eval "export PATH=$HOME/bin:$PATH"
 export PATH="$HOME/bin:$PATH"; make
+ssh dev ls
 ssh dev "cd /srv/$APP && git pull && systemctl --user restart $APP"
 scp "$HOST:/var/log/app.log" . && tail app.log
+rsync -az -e ssh ./dist/ "$HOST:/srv/app/"
 rsync -a --delete src/ "backup/$(date +%F)/"
+curl -sSf "http://localhost:$PORT/health" | jq -e '.ok'
 curl -fsSL https://example.com/x.tgz | tar xz -C "$DIR"
 curl -s -o /dev/null -w '%{http_code}\n' "$URL"; sh build.sh
 for i in $(seq 1 30); do curl -sf localhost:$PORT && break; sleep 1; done
+kill $PID
 kill %1; wait; echo "stopped"
 (python3 -m http.server $PORT & echo $! > pid); sleep 1; kill "$(cat pid)"
 lsof -ti:$PORT | xargs kill
 trap 'kill $SERVER' EXIT; npm run e2e
 trap - INT; trap 'echo "git push failed"' ERR
 trap "rm -f $TMP" EXIT; ./run.sh
+rm *.tmp
+rm "$f"
+rm -f *.log
+rm -r build
 rm -f "$TMP/a" && rmdir "$TMP"
 for f in *.log; do rm -f "$f"; done
+chmod 644 *.txt
 chmod +x scripts/*.sh && ./scripts/setup.sh $ARGS
+cp -r src "$DEST" && ls -la $DEST
 mkdir -p src/{api,db}/tests && touch src/{api,db}/__init__.py
+mv "$f" "${f%.txt}.md"
 for f in *.txt; do mv "$f" "${f%.txt}.md"; done
 tar czf "release-$V.tar.gz" --exclude=node_modules . && ls -l release-*
 test "$x" = "y" && make
@@ -167,6 +246,7 @@ du -sh * | sort -h | tail
 ls -t | head -1 | xargs cat
 tail -n +"$N" log.txt | head -n $((M - N))
 date -d "@$(stat -c %Y file)" +%F
+psql "$DATABASE_URL" -Atc "select count(*) from t"
 git log -1 --format=%B | grep -q 'prod' && kubectl config current-context
 gh pr create --title "Fix $ISSUE" --body "$(git log main.. --format='- %s')"
 gh run list --limit 5 --json status -q '.[].status' | sort | uniq -c
