@@ -30,7 +30,7 @@ from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
 from ralph.fleet.jobs import branch_of, job_from, why_no_name
 from ralph.fleet.undelivered import BUNDLE, paths_below, write_file
-from ralph.git.runner import GitToken
+from ralph.git.runner import HOST, TOKEN, given_token
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.opened_file import read_regular_file
 from ralph.machine.files.trees import remove_tree_if_possible
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from ralph.fleet.checkouts import JobCheckout
     from ralph.fleet.jobs import Job
 
-TOKEN = "RALPH_GIT_TOKEN"  # noqa: S105 - the name of a variable
-HOST = "RALPH_GIT_HOST"
-_DEFAULT_HOST = "github.com"
 _KEPT = "job.json"
 _MOST_BYTES = 65_536
 _EVERY_S = 0.5
@@ -104,8 +101,7 @@ class ExportedJob:
         ours = child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
         safe = without_unsafe_loads(ours, search_outside(ours, terms.writable))
         self._supervisor = CommandSupervisor(safe, makes_group=False)
-        token = environment.get(TOKEN)
-        given = GitToken(environment.get(HOST) or _DEFAULT_HOST, token) if token else None
+        given = given_token(environment)
         self._new_calls = partial(GitCalls, ours, self._supervisor, given, terms, environment)
         self._calls = self._new_calls()
         self._repositories = Repositories(folder / "mirrors", self._calls)

@@ -502,6 +502,16 @@ written at once."""
 _USER = "x-access-token"
 
 
+TOKEN, HOST = "RALPH_GIT_TOKEN", "RALPH_GIT_HOST"
+_DEFAULT_HOST = "github.com"
+
+
+def given_token(environment: Mapping[str, str]) -> GitToken | None:
+    """The token that the user's environment has for git, or None. Raises CannotError as `GitToken` does."""
+    token = environment.get(TOKEN)
+    return GitToken(environment.get(HOST) or _DEFAULT_HOST, token) if token else None
+
+
 class GitToken:
     """A token for one host. Its `repr` does not show it."""
 

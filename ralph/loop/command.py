@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
-from ralph.git.runner import GitSeams
+from ralph.git.runner import GitSeams, given_token
 from ralph.git.settings import BrokenPinsError
 from ralph.loop.agent_iterations import AgentIterations
 from ralph.loop.check import PromptReader, ShellCheck, StopFileBelow, find_prompt, read_open_tasks
@@ -195,7 +195,7 @@ def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
 
 @contextmanager
 def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Workplace, CheckoutLock]]:
-    """Locks the checkout during the block, so that no other loop works on it. Raises CheckoutError and Interrupted."""
+    """Locks the checkout during the block, so that no other loop works on it. Raises CannotError, CheckoutError and Interrupted."""
     box, store = context.commands.box, context.store
 
     def may_read(path: str) -> bool:
@@ -212,6 +212,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
             writable=context.search.roots,
             filters=context.settings.loop.git_filters,
             may_read=may_read,
+            token=given_token(context.environment),
         ),
         own_paths=tuple(map(Path, plan.own_paths)),
         writable=tuple(map(Path, plan.added_directories)),

@@ -32,7 +32,7 @@ from ralph.machine.files.paths import (
 from ralph.machine.own_process import temporary_directory
 from ralph.machine.own_programs import absolute_entries, search_outside
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
-from ralph.places.git_config import submodules_named
+from ralph.places.git_config import settings, submodules_named
 from ralph.places.git_places import git_places
 from ralph.places.home import (
     checkouts,
@@ -67,7 +67,7 @@ from ralph.places.table import (
 from ralph.values.credentials import SANDBOX_HIDE, callers_places, credential_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ralph.machine.own_programs import ProgramSearch
     from ralph.places.named_paths import NamedByGit
@@ -159,10 +159,52 @@ def gather_places(
         "credential files": tuple(filter(os.path.isfile, credential_files(environment))),
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
         "runtime directory": tuple(one for one in private if not any(is_within(it, one) for it in homes)),
-        "gitconfig": tuple(read_by_git(_git_files(homes, environment), next(iter(homes), "/"), outside)),
+        "gitconfig": (
+            *read_by_git(_git_files(homes, environment), next(iter(homes), "/"), outside),
+            *_tokens_of_checkouts(git.claimed, next(iter(homes), "/"), outside),
+        ),
     }
     bases |= _with_credentials({**known, **bases}, environment)
     return places_of(bases, environment, LinkResolver(), outside)
+
+
+def _tokens_of_checkouts(
+    git_directories: Sequence[str], home: str, outside: Callable[[str], str | None]
+) -> Iterator[str]:
+    """Yields the files that a checkout's own configuration includes and that hold tokens for git alone, as actions/checkout makes
+    them since version 6. Nobody knows who wrote that configuration, so no other file that it names is shown.
+    """
+    own = {f"{directory}/config": f"{directory}/config" for directory in git_directories}
+    for path in read_by_git(own, home, lambda file: own.get(file) or outside(file)):
+        real = outside(path)
+        names = [name for name, _ in settings(beginning_of(real))] if real is not None else []
+        if names and all(name.startswith("http.") and name.endswith(".extraheader") for name in names):
+            yield path
+
+
+def unread_by_git(
+    roots: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    denied: Sequence[str] = (),
+    given: Sequence[str] = (),
+    has_copies: bool,
+) -> Iterator[str]:
+    """Yields the files that git reads because the configuration of the roots' checkouts names them, but that commands may not
+    read: there each git command fails. `has_copies` says whether commands see files that may hold credentials without these.
+    """
+    homes = home_directories(environment)
+    git = git_places(roots, environment, os.getuid())
+    files = [f"{directory}/config" for directory in git.claimed]
+    named = [*read_by_git(files, next(iter(homes), "/"), os.path.realpath)]
+    if named:
+        places = gather_places(roots, environment, denied=denied, given=given)
+        copied = places.guarded(FILTERED, {}) if has_copies else ()
+        yield from (
+            path
+            for path in map(os.path.realpath, named)
+            if os.path.exists(path) and path not in copied and places.why_not_read(path) is not None
+        )
 
 
 def _secrets_of(others: Sequence[str], known: Bases, environment: Mapping[str, str]) -> Iterator[str]:

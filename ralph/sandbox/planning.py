@@ -6,6 +6,7 @@ this machine, nothing may run.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from contextlib import suppress
@@ -17,6 +18,9 @@ from msgspec.structs import replace
 
 from ralph.machine.files.paths import (
     LinkResolver,
+    beginning_of,
+    common_directory,
+    git_directory,
     is_within,
     is_within_any,
     outermost,
@@ -58,6 +62,8 @@ _WITH_PLACES = (
     *("/etc", "/run", "/var/run", "/Library", "/private", "/dev", "/proc", "/sys"),
     *dict.fromkeys((sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))),
 )
+# What git ends with an error if it cannot read it, and a directory of hooks.
+_NAMES_FILES = re.compile(rb"(?i)include|excludesfile|attributesfile|hookspath")
 # The variables that say where the user's configuration and ralph's own files are begin so.
 _WITH_FOLDERS = ("XDG_", "RALPH_")
 
@@ -120,6 +126,7 @@ def plan_box(
             *closed.values(),
             *open_secrets,
             *(about_git(real_roots, environment) if plan.is_confined else ()),
+            *(_about_files_for_git(plan, real_roots, environment) if plan.is_confined else ()),
         ),
     )
 
@@ -404,6 +411,26 @@ def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[Box
         for path, why in git_places(roots, environment, os.getuid()).refused
         if not any(is_within(path, root) or is_within(root, path) for root in roots)
     )
+
+
+def _about_files_for_git(
+    plan: BoxPlan, roots: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[BoxNotice]:
+    """A notice if the configuration of a root's checkout names files that commands may not read."""
+    directories = [one for root in roots if (one := git_directory(str(repository_top(Path(root)) or root)))]
+    places = {common_directory(one) or one for one in directories}
+    if not any(_NAMES_FILES.search(beginning_of(f"{one}/config")) for one in places):  # as in most checkouts
+        return
+    from ralph.places.gather import unread_by_git  # noqa: PLC0415 - 20 ms
+
+    unread = unread_by_git(
+        roots, environment, denied=plan.read_deny, given=plan.read, has_copies=plan.has_namespaces
+    )
+    if found := [*dict.fromkeys(unread)]:
+        yield BoxNotice(
+            f"git fails in commands: .git/config names {_named(found)}, which commands may not read",
+            "with actions/checkout, set persist-credentials: false; else take it out of .git/config, or allow it: sandbox.read",
+        )
 
 
 def _odd_roots(

@@ -15,6 +15,9 @@ import pytest
 
 from ralph.places.git_places import git_places
 from ralph.sandbox.bubblewrap import TEMPORARY
+from ralph.sandbox.planning import plan_box
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.places.test_one_table import tools_in
 from tests.sandbox.boxes import LEVELS, box_of, means_of, shell_in
 
 if TYPE_CHECKING:
@@ -199,3 +202,40 @@ def test_a_link_of_a_command_leads_no_later_box_anywhere_else() -> None:
         assert not [*Path(other).iterdir()]
         assert ran.returncode == 0, ran.stderr
         assert Path(work, "made").exists()
+
+
+TOKEN_FILE = (
+    '[http "https://github.com/"]\n\textraheader = AUTHORIZATION: basic eC1hY2Nlc3MtdG9rZW46c2VjcmV0\n'
+)
+
+
+@pytest.mark.parametrize("level", ["namespaces", "landlock"])
+@pytest.mark.parametrize(
+    ("setting", "content", "is_copied"),
+    [
+        ("includeIf.gitdir:**.path", TOKEN_FILE, True),
+        ("includeIf.gitdir:**.path", f"{TOKEN_FILE}[user]\n\tname = canary\n", False),
+        ("include.path", "[user]\n\tname = canary\n", False),
+        ("core.excludesFile", "canary\n", False),
+    ],
+)
+def test_what_a_checkout_tells_git_to_read_in_the_home_is_a_copy_or_told(
+    tmp_path, level, setting, content, is_copied
+) -> None:
+    """The first is how actions/checkout keeps its token since version 6."""
+    means_of(level)
+    home, work, named = tmp_path / "home", tmp_path / "home/work", tmp_path / "home/temp/named"
+    for directory in (work, named.parent):
+        directory.mkdir(parents=True)
+    named.write_text(content)
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    made = ["git init -q", f"git config '{setting}' {named}", "touch new"]
+    subprocess.run(["/bin/sh", "-c", "; ".join(made)], cwd=work, env=environment, check=True)
+    plan = plan_box(SandboxSettings(), environment, (work,))
+    told = [one.text for one in plan.notices if str(named) in one.text]
+    assert (told == []) == (is_copied and plan.has_namespaces)
+    for tools in tools_in(work, environment, level):
+        output = str(tools.call("Bash", {"command": f"git status --short; cat {named}"}).content)
+        assert "canary" not in output
+        assert "AUTHORIZATION" not in output
+        assert ("?? new" in output) == (is_copied and level == "namespaces")

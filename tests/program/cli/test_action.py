@@ -326,6 +326,20 @@ def test_the_steps_install_ralph_and_run_a_loop_until_its_check_passes(job, serv
         assert stat.S_IMODE(page.stat().st_mode) == 0o600
 
 
+def test_the_token_goes_to_the_push_alone(job, tmp_path) -> None:
+    """The loop is a program that tells what it was given."""
+    place = job.temp / "ralph-action/venv/bin/ralph"
+    kept = place.rename(tmp_path / "ralph")
+    place.write_text('#!/bin/sh\necho "$RALPH_GIT_HOST $RALPH_GIT_TOKEN $*"\n')
+    place.chmod(0o755)
+    try:
+        for push, told in (("true", "github.com t0ken loop"), ("false", "  loop")):
+            _, printed, _ = job.run(prompt="Go on.", push=push, token="t0ken")
+            assert told in printed
+    finally:
+        kept.replace(place)
+
+
 def test_the_job_ends_with_the_exit_code_of_the_loop_and_runs_no_command_of_the_model(job) -> None:
     code, printed, outputs = job.run(
         prompt="Go on.", until="false", max_iterations="1", api_key="sk-ant-test-0123456789abcdef"

@@ -203,6 +203,22 @@ def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iter
         assert TOKEN.encode() in thief.taken
 
 
+def test_only_a_push_gets_the_token_of_the_environment(ralph, checkout, iterations, tmp_path) -> None:
+    certificate = make_certificate(_made(tmp_path / "c"), names="IP:127.0.0.1")
+    with HttpRepository(tmp_path / "remote.git", token=TOKEN, certificate=certificate) as server:
+        checkout.git("remote", "set-url", "origin", server.url)
+        checkout.git("config", "http.sslCAInfo", str(certificate))
+        iterations([bash("echo x > work; env > seen")])
+        ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1", code=77)
+        ralph.environment |= {"RALPH_GIT_TOKEN": TOKEN, "RALPH_GIT_HOST": server.host}
+        ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1", code=0)
+    assert "pushed 1 commit" in loop_lines(ran)
+    assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD")
+    assert TOKEN not in (ralph.cwd / "seen").read_text()
+    ralph.environment["RALPH_GIT_TOKEN"] = "two words"
+    assert "has spaces" in ralph("loop", "go", *OPEN, "--push", code=78).stderr
+
+
 def test_a_loop_that_was_killed_pushes_where_it_did_before(ralph, checkout, iterations, tmp_path) -> None:
     """`--continue` finds only what the iteration planted before the kill."""
     git(ralph, "clone", "-q", "--bare", "remote.git", "thief.git")
