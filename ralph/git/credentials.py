@@ -16,6 +16,7 @@ from ralph.git.answer import CheckoutError, shown
 from ralph.git.large_files import path_in, pointer_in
 from ralph.git.runner import MOST_OUTPUT_BYTES, nul_ended
 from ralph.machine.files.opened_file import open_regular_file
+from ralph.values.screen_text import bare
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -203,11 +204,16 @@ def _large_file(path: Path) -> Iterator[bytes]:
 
 
 def _pieces_of(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yields a file's content in pieces that overlap, so that a credential across a border is whole in one of them, also if it is
+    long because of characters that hide it.
+    """
     kept = b""
     while size > 0 and (piece := file.read(min(size, _PIECE_BYTES))):
         size -= len(piece)
-        yield kept + piece
-        kept = piece[-_OVERLAP_BYTES:]
+        yield (whole := kept + piece)
+        if size > 0:
+            before = bare(whole[:-_OVERLAP_BYTES].decode("utf-8", "replace"))
+            kept = before[-_OVERLAP_BYTES:].encode("utf-8", "replace") + whole[-_OVERLAP_BYTES:]
 
 
 def _secrets_in(git: Git, content: bytes, redactor: Redactor) -> frozenset[str]:

@@ -72,6 +72,11 @@ _LOADED_BY_OPTION = (
 _NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
 # Variables that say where something is, and from which no program loads code.
 _IS_DATA = rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}"
+# What shells and editors read with all that is below, as far as that is looked at.
+_READS_DEEPER = (
+    r"/\.(?:oh-my-zsh|zprezto|zsh\w*|bash\w*(?:\.d)?|vim|config/(?:fish|zsh|bash|nvim|tmux))(?:/|\Z)"
+)
+_DEEPEST, _MOST_DEEPER = 5, 2_000
 Settings = Literal["in its directory", "of the work too", "in a file", "of many programs"]
 _SETTINGS: tuple[tuple[str, set[Settings]], ...] = (
     (
@@ -425,6 +430,12 @@ def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str
     hidden = entries_in(home, lambda one: one.name.startswith(".") and one.name != ".ssh")  # judged with ssh
     places = [one.path for one in filter(is_folder, hidden)]
     places += [one.path for top in (f"{home}/.config", *given) for one in entries_in(top, is_folder)]
+    # A plugin or a part of a shell's configuration lies deeper.
+    deeper = [one for one in places if re.search(_READS_DEEPER, one)]
+    for place in deeper:
+        if place.count("/") - home.count("/") < _DEEPEST and len(deeper) < _MOST_DEEPER:
+            deeper += (one.path for one in entries_in(place, is_folder) if one.name != ".git")
+    places = [*dict.fromkeys((*places, *deeper))]
     links = [one.path for one in hidden if one.is_symlink()]
     links += [one.path for place in (*places, *given) for one in entries_in(place, os.DirEntry.is_symlink)]
     for link in sorted(links):

@@ -294,7 +294,9 @@ class Writer:
             return None
         exact = ended.result
         answer = self._redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
-        return "\n".join(map(for_runner, answer.split("\n"))) if self._is_for_runner else answer
+        # A runner ends a line at a carriage return too.
+        lines = answer.splitlines(keepends=True)
+        return "".join(map(for_runner, lines)) if self._is_for_runner else answer
 
     def _new_id(self) -> str:
         """A UUID in the form of version 4. It tells events apart and protects nothing: only its beginning is random."""

@@ -41,7 +41,8 @@ _GIT = ".git"
 _ONLY_READ = ("hooks", "info", "description", "config", "fsmonitor--daemon.ipc")
 # The entries that have other git directories.
 _NOT_WALKED = ("modules", "worktrees")
-# The folders that git itself makes, in which a `.git` means nothing.
+# The folders that git itself and programs for it make, in which a `.git` means nothing: a bare repository may have any others.
+_IN_DOT_GIT = re.compile(r"lost-found|svn|annex|branchless|filter-repo|gk|reftable|bisect|sl|jj")
 _FOLDERS = re.compile(r"info|logs|refs|objects|rr-cache|lfs|sequencer|rebase-\w+|NOTES_MERGE_WORKTREE")
 # Entries in which git reads nothing that its errors could repeat. Users link some of them to files of their own, and some have
 # a hundred thousand files.
@@ -166,8 +167,10 @@ def own_entries(
             return True
         if top == "objects" and slash and not with_objects:
             return entry.name not in {"info", "pack"}
-        return _FOLDERS.fullmatch(top) is None and os.path.lexists(f"{entry.path}/{_GIT}")
+        is_gits = _FOLDERS.fullmatch(top) or (is_dot_git and _IN_DOT_GIT.fullmatch(top))
+        return not is_gits and os.path.lexists(f"{entry.path}/{_GIT}")
 
+    is_dot_git = os.path.basename(directory) == _GIT
     for entry in _entries_below(directory, is_passed):
         if entry.name not in left_out or os.path.dirname(entry.path) != directory:
             yield entry

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.files.paths import beginning_of, entries_in
+from ralph.machine.files.paths import beginning_of, directories_above, entries_in
 from ralph.machine.loading import short_digest
 from ralph.machine.own_process import way_to
 from ralph.machine.own_programs import (
@@ -87,6 +87,7 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*[dt]?")
 _VERSION = re.compile(r"/[a-z]+(\d\.\d+)[dt]?\Z")
 _FLAGS = re.compile(r"(?:-[bBdEiIOPqRsSuvx]+ )*(?:-[bBdEiIOPqRsSuvx]+)?")
 _WITH_VALUE = re.compile(r"(?<!\S)-[WX] ?\S+ ")
+_NODE = re.compile(r"(?:^|/|\s)(?:node(?:js)?[\d.]*|bun|deno|tsx|ts-node)(?:\s|$)")
 # What pyvenv.cfg says of a virtual environment, and the script that puts one in front of PATH.
 _SYSTEM_TOO = re.compile(r"(?im)^include-system-site-packages\s*=\s*true")
 _ACTIVATES = re.compile(r"/activate\Z")
@@ -133,6 +134,7 @@ def why_changeable(
         # Git's settings are judged with its own files in the home.
         filter(None, (link_from_home(environment, search) if names is None else "",)),
         *(_why_loaded(line), _why_replaced(line, scripts), _why_imported(line, scripts)),
+        _why_required(line, scripts),
         () if takes_data else _why_taken(line, scripts, names),
         () if finds_there else _why_found(line),
         line.unknown,
@@ -337,6 +339,34 @@ def _why_imported(line: _CommandLine, scripts: Iterable[_CommandLine]) -> Iterat
                     if line.search.root_around(place):
                         way_out = ": install them without --editable" if by else ""
                         yield f"{path} takes modules from {place}{by}, {_THERE}{way_out}"
+
+
+def _why_required(line: _CommandLine, scripts: Iterable[_CommandLine]) -> Iterator[str]:
+    """Why commands can decide which modules a Node.js program takes: those of `npm link`, beside its script and above
+    (nodejs.org/api/modules.html#loading-from-node_modules-folders).
+    """
+    paths = [os.path.join(*one) for each in (line, *scripts) for one in product(each.places, each.words)]
+    known = programs_by_name(line.search)
+    paths += [found for one in line.commands if (found := known.get(one.program))]
+    files = {os.path.realpath(one) for one in paths if os.path.isfile(one)}
+    names = {one.name for each in (line, *scripts) for one in each.commands}
+    if not any(map(_NODE.search, (*names, *map(interpreter_of, files)))):
+        return
+    folders = dict.fromkeys(
+        f"{above}/node_modules"
+        for file in sorted(files)
+        if not line.search.root_around(file)  # what is there is judged by itself
+        for above in directories_above(file)
+        if not above.endswith(
+            "/lib"
+        )  # there are all programs that were installed for the user, each with its own modules
+    )
+    for folder in folders:
+        scopes = (one.path for one in entries_in(folder) if one.name.startswith("@"))
+        links = (one.path for each in (folder, *scopes) for one in entries_in(each, os.DirEntry.is_symlink))
+        for place in (folder, *links):
+            if os.path.lexists(place) and line.search.root_around(place):
+                yield f"{place} leads to modules {_THERE}: install them without a link"
 
 
 def _programs_of(line: _CommandLine) -> Iterator[tuple[str, str]]:

@@ -179,7 +179,10 @@ class Redactor:
         if text.isascii() and "\x1b" not in text:
             return False
         seen = without_sequences(text).encode("utf-8", "surrogatepass").translate(None, _UNPRINTED)
-        return _holds_any(seen, self._printed_forms)
+        unbroken = seen.replace(b"\\r", b"").replace(b"\\n", b"")
+        return _holds_any(seen, self._printed_forms) or (
+            unbroken != seen and _holds_any(unbroken, self._printed_forms)
+        )
 
     @cached_property
     def longest_bytes(self) -> int:

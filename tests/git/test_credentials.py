@@ -49,6 +49,11 @@ def second_piece(made: Repository) -> str:
     return "x"
 
 
+def across_many_pieces(made: Repository) -> str:
+    made.write("x", "." * 1_990 + SECRET[:8] + "\0" * 9_000 + SECRET[8:] + "." * 2_000)
+    return "x"
+
+
 def large_file(made: Repository) -> str:
     content = f"much {SECRET}".encode()
     identifier = hashlib.sha256(content).hexdigest()
@@ -73,7 +78,16 @@ def linked(made: Repository) -> str:
     return "x"
 
 
-FILES = (attribute, nul_byte, wide_characters, second_piece, large_file, no_large_file, linked)
+FILES = (
+    attribute,
+    nul_byte,
+    wide_characters,
+    second_piece,
+    across_many_pieces,
+    large_file,
+    no_large_file,
+    linked,
+)
 
 
 @pytest.fixture(autouse=True)

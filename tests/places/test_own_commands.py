@@ -458,6 +458,33 @@ def test_commands_decide_what_an_editable_installation_runs(
         assert f" by {entry}, where commands may write" in why
 
 
+@every_row(
+    ("link", "target", "is_refused"),
+    [
+        ("app/node_modules/nm", "work/nm", True),
+        ("app/node_modules/@scope/nm", "work/nm", True),
+        ("node_modules", "work/node_modules", True),
+        ("app/node_modules/nm", "store/nm", False),
+        ("app/lib/node_modules/nm", "work/nm", False),
+    ],
+)
+def test_commands_decide_what_a_linked_module_of_node_runs(
+    tmp_path_factory, link, target, *, is_refused
+) -> None:
+    place: Path = tmp_path_factory.mktemp("place")
+    home, work = installed(place), place / "work"
+    (home / link).parent.mkdir(parents=True, exist_ok=True)
+    (home / "app").mkdir(exist_ok=True)
+    for script in ("app/main.js", "app/lib/main.js"):
+        (home / script).parent.mkdir(exist_ok=True)
+        (home / script).write_text("#!/usr/bin/env node\n")
+    (home / link).symlink_to(place / target)
+    script = "app/lib/main.js" if "/lib/" in link else "app/main.js"
+    why = why_of(f"node {home}/{script}", home, work)
+    assert (f"{home}/{link} leads to modules where commands may write" in why) is is_refused, why
+    assert "leads to modules" not in why_of(f"curl -d @{home}/app/other.txt x", home, work)
+
+
 def test_the_users_modules_are_those_of_the_variables(tmp_path) -> None:
     home, work = installed(tmp_path), tmp_path / "work"
     packages = home / USERS

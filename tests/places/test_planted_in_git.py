@@ -228,6 +228,7 @@ def test_a_head_that_is_a_link_to_no_branch_hides_no_other(repository) -> None:
         ".git/modules/a/index",
         ".git/addp-hunk-edit.diff",
         ".git/objects/pack/x",
+        ".git/lost-found/other/0123456789",
         ".git/NOTES_MERGE_WORKTREE/x",
         "sub/.git/COMMIT_EDITMSG",
         "sub/.git/logs/HEAD",
@@ -244,6 +245,8 @@ def test_a_link_that_was_made_is_removed_and_told(repository, name) -> None:
 
     def plant(_) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
+        (repository.top / ".git/lost-found").mkdir(exist_ok=True)
+        (repository.top / ".git/lost-found/.git").touch()
         if "modules" in name:
             (link.parent / "HEAD").touch()
         if link.exists():

@@ -108,6 +108,12 @@ def test_base64_is_cut_wherever_its_lines_break(line_break: str, width: int, bef
     assert redactor.longest_bytes >= len(line_break.join(lines)) - 4 * len(before) // 3 - 10
 
 
+def test_what_hides_base64_with_written_line_breaks_is_seen_through() -> None:
+    encoded = base64.b64encode(LONG.encode()).decode()
+    text = f"{encoded[:20]}\\n{encoded[20:30]}\u200b{encoded[30:]}"
+    assert Redactor([LONG]).redact(text) == MARK
+
+
 @given(st.binary(max_size=9), st.binary(max_size=9))
 def test_base64_of_a_text_that_holds_a_secret_is_cut(before: bytes, after: bytes) -> None:
     secret = "correct-horse-battery"

@@ -114,13 +114,15 @@ def test_a_loops_lines_stay_and_each_iterations_words_come_once(ralph, iteration
 def test_the_program_that_runs_a_ci_job_gets_no_command_of_the_models(ralph, serve) -> None:
     """Neither on standard error, which is for people, nor on standard output in a job, where the words would be its last."""
     command = "##vso[task.setvariable variable=PATH]/evil"
-    words = f"{command}\n::set-output name=ok::true"
+    words = f"{command}\n::set-output name=ok::true\r::add-mask::x"
     serve(bash(f"echo '{command}'; # {command}"), *[Turn(words)] * 4)
     plain = ralph("Go.")
     assert plain.stdout == f"{words}\n"
     ralph.environment["TF_BUILD"] = "True"
     told = ralph("Go.")
-    assert told.stdout == f"{words}\n".replace("##", "# #").replace("::set", "| ::set")
+    assert told.stdout == f"{words}\n".replace("##", "# #").replace("::set", "| ::set").replace(
+        "::add", "| ::add"
+    )
     streamed = ralph("Go.", "--output-format", "json")
     assert json.loads(streamed.stdout)["result"] == words
     for ran in (plain, told, streamed):
