@@ -138,7 +138,7 @@ def _leading_on(directory: str, *, is_gits: bool) -> Iterator[tuple[str, str]]:
     if not is_gits and (name := _named_as_ref(directory)):
         yield os.path.normpath(f"{directory}/{name}"), f"{directory} names it as a ref"
     try:
-        for entry in own_entries(directory, _ONLY_READ) if is_gits else _entries_below(directory):
+        for entry in own_entries(directory, _ONLY_READ) if is_gits else entries_below(directory):
             above = os.path.dirname(entry.path)
             is_head = is_gits and above == directory and entry.name == "HEAD"
             if entry.is_symlink():
@@ -171,12 +171,12 @@ def own_entries(
         return not is_gits and os.path.lexists(f"{entry.path}/{_GIT}")
 
     is_dot_git = os.path.basename(directory) == _GIT
-    for entry in _entries_below(directory, is_passed):
+    for entry in entries_below(directory, is_passed):
         if entry.name not in left_out or os.path.dirname(entry.path) != directory:
             yield entry
 
 
-def _entries_below(
+def entries_below(
     directory: str, is_passed: Callable[[os.DirEntry[str]], bool] = lambda _: False
 ) -> Iterator[os.DirEntry[str]]:
     """Yields each entry below a directory but those below the folders that are passed. None if it is no directory."""
@@ -237,7 +237,7 @@ def links_in(directory: str, passed: Sequence[str] = ()) -> Iterator[str]:
     """Yields each symbolic link below a directory, without what is at or below the relative paths `passed`. Raises OSError if
     not all of it can be listed.
     """
-    entries = _entries_below(directory, lambda entry: entry.path[len(directory) + 1 :] in passed)
+    entries = entries_below(directory, lambda entry: entry.path[len(directory) + 1 :] in passed)
     return (
         entry.path
         for entry in entries

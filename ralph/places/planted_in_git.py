@@ -10,8 +10,9 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.opened_file import closed_after, read_regular_file, replace_at
 from ralph.machine.files.paths import (
+    HELD_DIRECTORY,
     beginning_of,
     common_directory,
     directories_above,
@@ -19,7 +20,7 @@ from ralph.machine.files.paths import (
     is_within_any,
 )
 from ralph.places.gather import GuardedFiles
-from ralph.places.git_places import is_ref, links_in, own_entries
+from ralph.places.git_places import entries_below, is_ref, links_in, own_entries
 from ralph.places.named_paths import first_of, shown_path
 from ralph.places.places import IGNORED_CHARACTERS
 from ralph.places.table import COMPARED
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from ralph.places.git_places import GitPlaces
 
 _INDEX = re.compile(r"index|sharedindex\.\w+")
+# Git replaces these, or writes into them only what is not there; programs for it link them to save room. A changed `config` is undone.
+_NEVER_WRITTEN_IN_PLACE = ("objects/", "lfs/", "annex/", "refs/", "config")
 _MOST_INDEX_BYTES = 256 * 1024 * 1024
 _HAS_LONG_IDS = re.compile(rb"(?im)^\s*objectformat\s*=\s*\"?sha256")
 # gitformat-index(5): the bytes of an entry before the name of its object, and its flags.
@@ -48,7 +51,9 @@ def planted_in_git(roots: Sequence[str], since_s: float, places: GitPlaces) -> s
     # One in a root was granted when commands wrote there, whatever they have made of it.
     outer = [one for one in places.claimed if one in places.granted or is_within_any(one, roots)]
     found = [(one, _links_of(one)) for one in GuardedFiles(COMPARED, (), outer).git_directories]
-    return _planted((*found, *((one, links_in(one)) for one in places.parts)), since_s, ())
+    parts = [(one, _links_among(entries_below(one))) for one in places.parts if not one.endswith("/objects")]
+    objects = [(one, links_in(one)) for one in places.parts if one.endswith("/objects")]
+    return _planted((*found, *parts, *objects), since_s, ())
 
 
 def planted_below(directories: Sequence[str], since_s: float, guarded: Sequence[str]) -> str:
@@ -61,15 +66,20 @@ def planted_below(directories: Sequence[str], since_s: float, guarded: Sequence[
 
 def _planted(directories: Iterable[tuple[str, Iterator[str]]], since_s: float, others: Sequence[str]) -> str:
     since_ns = int(since_s * 1e9) - _TICK_NS
-    removed, indexes, closed = [], [], []
+    removed, separated, indexes, closed = [], [], [], []
     for directory, links in directories:
         try:
             for link in links:
-                target = os.readlink(link)
+                is_hard = not os.path.islink(link)
+                target = "" if is_hard else os.readlink(link)
                 is_head = os.path.basename(link) == "HEAD" and is_ref(target)
                 # A folder that was moved there brings old links.
                 way = (one for one in (link, *directories_above(link)) if one.startswith(f"{directory}/"))
                 if is_head or all(os.lstat(one).st_ctime_ns < since_ns for one in way):
+                    continue
+                if is_hard:
+                    _separate(link)
+                    separated.append(shown_path(link))
                     continue
                 real, inside = os.path.realpath(link), link[len(directory) :]
                 if not any(real == f"{one}{inside}" for one in others):
@@ -82,6 +92,7 @@ def _planted(directories: Iterable[tuple[str, Iterator[str]]], since_s: float, o
             closed.append(f"{shown_path(error.filename or directory)} ({error.strerror})")
     told = {
         "links made in git directories, through which git writes elsewhere, are removed: {}": removed,
+        "files in git directories had further names, through which git writes elsewhere, and are copies now: {}": separated,
         "git would write what it must not because of {}: remove the index, and make it anew by git reset": indexes,
         "git's own directories could not be looked through: {}": closed,
     }
@@ -90,8 +101,25 @@ def _planted(directories: Iterable[tuple[str, Iterator[str]]], since_s: float, o
 
 def _links_of(directory: str) -> Iterator[str]:
     """The links where git writes in a git directory. What is in `hooks` is guarded elsewhere."""
-    entries = own_entries(directory, ("hooks",), with_objects=False)
-    return (entry.path for entry in entries if entry.is_symlink())
+    return _links_among(own_entries(directory, ("hooks",), with_objects=False), directory)
+
+
+def _links_among(entries: Iterable[os.DirEntry[str]], directory: str = "") -> Iterator[str]:
+    """The symbolic links among entries, and the files with more than one name, into which git may write."""
+    unwritten = tuple(f"{directory}/{name}" for name in _NEVER_WRITTEN_IN_PLACE)
+    for entry in entries:
+        is_file = entry.is_file(follow_symlinks=False)
+        may_be_shared = is_file and not (directory and entry.path.startswith(unwritten))
+        if entry.is_symlink() or (may_be_shared and entry.stat(follow_symlinks=False).st_nlink > 1):
+            yield entry.path
+
+
+def _separate(path: str) -> None:
+    """Gives a file with more than one name an inode of its own, with the same content. Raises OSError."""
+    content = read_regular_file(path, _MOST_INDEX_BYTES, 0)
+    held = os.open(os.path.dirname(path), HELD_DIRECTORY | os.O_NOFOLLOW)
+    with closed_after(held):
+        replace_at(held, os.path.basename(path), content, os.lstat(path))
 
 
 def _faults_of(index: str) -> Iterator[str]:

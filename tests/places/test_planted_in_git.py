@@ -259,6 +259,48 @@ def test_a_link_that_was_made_is_removed_and_told(repository, name) -> None:
     assert home.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["COMMIT_EDITMSG", "MERGE_MSG", "logs/HEAD", "rebase-merge/message"])
+@pytest.mark.parametrize("place", [".git", "sub/.git", ".git/modules/a"])
+@pytest.mark.parametrize("target", ["config", "hooks/pre-commit", "../ralph.toml"])
+def test_a_second_name_of_a_file_is_made_a_copy(repository, place, name, target) -> None:
+    """Git writes into COMMIT_EDITMSG, and so into the configuration."""
+    directory = repository.top / place
+    git(repository, "init", "-q", str(repository.top / "new"))
+    if place != ".git":
+        shutil.copytree(repository.top / "new/.git", directory, dirs_exist_ok=True)
+    for file in (directory / "hooks/pre-commit", directory.parent / "ralph.toml"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("# mine\n")
+    link, guarded = directory / name, directory / target
+
+    def plant(_) -> None:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        os.link(guarded, link)
+
+    before = guarded.read_bytes()
+    assert f"further names, through which git writes elsewhere, and are copies now: {link}" in told_after(
+        repository, plant
+    )
+    assert not link.samefile(guarded)
+    assert link.read_bytes() == guarded.read_bytes() == before
+
+
+def test_a_copy_of_a_repository_by_links_keeps_both_whole(repository, tmp_path) -> None:
+    """As `cp -al` and `git clone --local` make it."""
+    git(repository, "gc", "-q")
+
+    def copy(_) -> None:
+        shutil.copytree(repository.top, tmp_path / "copy", copy_function=os.link)
+
+    told_after(repository, copy)
+    for top in (repository.top, tmp_path / "copy"):
+        assert git(repository, "-C", str(top), "fsck", "--strict") == ""
+        assert git(repository, "-C", str(top), "status", "--porcelain") == ""
+    pack = next((repository.top / ".git/objects/pack").glob("*.pack"))
+    assert pack.stat().st_nlink == 2
+
+
 def test_links_between_repositories_below_the_work_are_left_alone_where_their_names_agree(repository) -> None:
     """As `repo` and git-new-workdir make them."""
     (repository.top / "ralph.toml").touch()
