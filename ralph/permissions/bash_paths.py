@@ -61,9 +61,11 @@ _READS_UNTRACKED = re.compile(r"--(?:no-i|un|no-e).*")
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
 # Options of searches that have no other word as their value.
 _HAS_NO_VALUE = re.compile(
-    r"(?s)-[acFhHiIlnNopPqsSuUvwWxz0]+|--[a-z-]+=.*|--(?:line-number|ignore-case|smart-case|word-regexp|fixed-strings|count|hidden"
+    r"(?s)-[acFhHiIlnNopPqsSuUvwWxz0]+|-[ABCm]\d+|--[a-z-]+=.*|--(?:line-number|ignore-case|smart-case|word-regexp|fixed-strings|count|hidden"
     r"|files-with-matches|files-without-match|no-heading|no-line-number|no-filename|only-matching|multiline|json|vimgrep)"
 )
+# In a group, a command may stand before the pipe with others, so that its own input is another one.
+_GROUPS = re.compile(r"[(){};&\n]|<<")
 _FOLLOWS_LINKS = re.compile(r"(?s)(?:-[a-zA-Z]*[LRh]|[cru][a-z]*h|--deref|--follow|--copy-l).*")
 _TO_DIRECTORY = re.compile(r"(?s)-[a-zA-Z]*t.*|--target.*")
 _ARCHIVES = (".tar", ".tgz", ".zip", ".gz", ".bz2", ".xz", ".zst")
@@ -268,10 +270,16 @@ class PathJudge:
         directories = [path for word in operands for path in self._paths(word)]
         # One operand may be the text to search for, and one that is not known may be any directory.
         has_text = is_search and not _has_option(command, _IS_TEXT)
+        if len(operands) <= has_text and self._is_behind_pipe(command):
+            return
         needed = 1 + has_text + (name == "git")
         is_anywhere = len(operands) < needed or _has_option(command, _IS_LIST)
         places = operands[has_text and operands[0].is_one :] if operands else []
-        if any(word.text is None and not word.known.endswith(_ARCHIVES) for word in places):
+        globs = [_marked(word) for word in places if word.is_glob]
+        directories += [self._places.joined(one, base) for one, base in product(globs, self._bases)]
+        if any(
+            word.text is None and not word.is_glob and not word.known.endswith(_ARCHIVES) for word in places
+        ):
             is_anywhere = True
             directories += [path for word in self._values() for path in self._paths(word)]
         options = (word.known for word in command.words[1:] if word.known[:1] == "-")
@@ -290,6 +298,14 @@ class PathJudge:
             _HIDDEN if is_hidden_left_out else _NOTHING,
             is_read=self._places.disk.may_be_tracked if is_tracked else bool,
         )
+
+    def _is_behind_pipe(self, command: SimpleCommand) -> bool:
+        """Whether a search reads the output of the command before it, in a line that is nothing but one pipeline."""
+        commands = self._line.commands
+        if command.name not in ("rg", "ag", "ack") or _GROUPS.search("\n".join(self._line.texts)):
+            return False
+        at = next(at for at, one in enumerate(commands) if one is command)
+        return at > 0 and command.is_needed and commands[at - 1].output == "|"
 
     def _in_directories(
         self,
