@@ -586,6 +586,7 @@ class CommandBox:
             refusals=denials.Refusals(
                 unix_sockets=self._plan.unix_sockets == "none" or not self.is_covered,
                 tmp=not (parts.has_own_temporary or parts.may_write(os.path.realpath(TEMPORARY))),
+                masked=bool(parts.masked) and parts.has_namespaces,
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),

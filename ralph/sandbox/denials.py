@@ -84,6 +84,8 @@ class Refusals(Struct, frozen=True):
     """Whether commands can make no Unix sockets."""
     tmp: bool = False
     """Whether commands cannot write in /tmp."""
+    masked: bool = False
+    """Whether rules hide files in the work, which git finds changed."""
     gpus: bool = False
     """Whether the machine has GPUs of which commands get none."""
     agents: frozenset[str] = frozenset()
@@ -179,6 +181,14 @@ SOCKETS = (
 TMP = (Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm"),)
 """Programs that need files in /tmp, whatever TMPDIR says, and name none."""
 
+MASKED = (
+    Hint(
+        r"can only add regular files, symbolic links|unsupported file type$|fatal: updating files failed",
+        "name the changed files (git add FILE, git commit FILE), and use no stash",
+    ),
+)
+"""Git, where it takes up all changes: it ends at the first file that a rule hides."""
+
 GPUS = (
     # PyTorch, TensorFlow and JAX warn, compute on the CPU, and succeed.
     "OS call failed or operation not supported on this OS",
@@ -217,6 +227,7 @@ def hint_of(output: str, refusals: Refusals, is_kept_outside: Callable[[str], bo
             "; the user can allow them (--unix-sockets allow)",
         ),
         (TMP, refusals.tmp, "denies writing /tmp", "; the user can open it (sandbox.write)"),
+        (MASKED, refusals.masked, "hides files that rules for Read deny", ""),
     )
     for rows, are_refused, what, way_out in tables:
         for row in rows if are_refused else ():

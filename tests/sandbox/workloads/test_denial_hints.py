@@ -155,6 +155,21 @@ def test_where_tmp_is_closed_a_program_that_needs_it_and_does_not_say_so_is_told
     assert said.startswith("the sandbox denies writing /tmp: use npm")
 
 
+@every_row(
+    "text",
+    [
+        # git 2.39.5: `git add .`, and `git stash`
+        "error: .env.example: can only add regular files, symbolic links or git-directories\nfatal: updating files failed",
+        "secrets/k: Permission denied\nfatal: updating files failed",
+        "error: .env.example: unsupported file type\nfatal: Unable to process path .env.example",
+    ],
+)
+def test_where_rules_hide_files_git_is_told_to_take_up_named_ones(text) -> None:
+    said = hint_of(text, Refusals(masked=True), nowhere) or ""
+    assert said.startswith("the sandbox hides files that rules for Read deny: name the changed files")
+    assert hint_of(text, Refusals(), nowhere) is None
+
+
 @every_row("text", ORDINARY)
 def test_an_ordinary_failure_gets_no_hint(text) -> None:
     everything = Refusals(unix_sockets=True, tmp=True, gpus=True)
