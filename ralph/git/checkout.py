@@ -54,7 +54,7 @@ from ralph.places.git_config import LFS_STORAGE
 from ralph.places.git_places import borrowed_objects, foreign_directories, git_places
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
-from ralph.places.planted_in_git import may_be_written
+from ralph.places.planted_in_git import may_be_written, separate_logs
 from ralph.places.table import TOLD, git_entries_with
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.values.outcome import Outcome, shortage_of
@@ -634,6 +634,12 @@ class GitCheckout:
                 f"git would write {path}, which is not this checkout's own ({why}); "
                 f"{made if why.endswith(' is a link') else ''}if it is yours and you trust this checkout, name it: --add-dir {path}"
             )
+        try:
+            separate_logs({str(self.git_directory), common_directory(str(self.git_directory)) or ""} - {""})
+        except OSError as error:
+            raise CheckoutError(
+                f"git could not write {error.filename}: {error.strerror}", Outcome.IO_ERROR
+            ) from None
         try:
             borrowed = [*borrowed_objects(str(self.top))]
         except OSError as error:

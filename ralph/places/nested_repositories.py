@@ -10,6 +10,7 @@ It runs no program, follows no link but to where commands may write and those th
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ from ralph.machine.files.paths import (
 from ralph.machine.own_programs import search_outside
 from ralph.machine.starting import start_job
 from ralph.places.gather import GuardedFiles, changed_by_run, users_relative_programs
-from ralph.places.git_config import programs_named
+from ralph.places.git_config import programs_named, settings
 from ralph.places.git_places import git_places
 from ralph.places.named_paths import first_of, hooks_in, is_new, shown_path
 from ralph.places.places import IGNORED_CHARACTERS, below_tops
@@ -61,6 +62,10 @@ _LOOKS_FOR_S, _MOST_S = 1.8, 2.5
 """A run ends soon, also if a file system does not answer."""
 _PARTS = 3
 """The parts of the last look besides that through the tree."""
+# The settings with the address of a remote (git-config(1)).
+_REMOTE = re.compile(
+    r"(?s)remote\..*\.(?:push)?url|branch\..*\.(?:push)?remote|remote\.pushdefault|url\.(.*)\.(?:push)?insteadof"
+)
 _TOO_LARGE = "a configuration too large to be read"
 
 
@@ -322,7 +327,7 @@ class _Walk:
         # Git would run here what the configuration of another checkout, which is guarded too, means for that one.
         if places is not None and (places.refused or not self._guarded.issuperset(places.claimed)):
             named = git_directory(directory)
-            if named is not None and (programs := _programs(os.path.realpath(named), directory, self._users)):
+            if named is not None and (programs := self._programs_of(os.path.realpath(named), directory)):
                 yield NestedRepository(path, programs)
         # What is at the top may be a repository only since this run, and nothing was guarded then.
         is_bare = any(one.issubset(names) for one in _REPOSITORY) and (
@@ -335,8 +340,23 @@ class _Walk:
             self._since_s is not None and is_new(f"{directory}/HEAD", self._since_s)
         )
         replaces = ("HEAD",) if is_top and is_instead else ()
-        if is_bare and (programs := _programs(directory, directory, self._users) or replaces):
+        if is_bare and (programs := self._programs_of(directory, directory) or replaces):
             yield NestedRepository(path, programs, is_bare=True)
+
+    def _programs_of(self, directory: str, tree: str) -> tuple[str, ...]:
+        """The names of the programs that a git directory names, and of the hooks of remotes on this machine that commands can write:
+        a push runs them.
+        """
+        programs = _programs(directory, tree, self._users)
+        for place in {directory, common_directory(directory) or directory}:
+            for name, value in settings(beginning_of(f"{place}/config")):
+                found = _REMOTE.fullmatch(name)
+                address = value if found is None or found[1] is None else found[1]
+                path = os.path.join(tree, os.path.expanduser(address.removeprefix("file://")))
+                remote = next((one for one in (path, f"{path}/{_GIT}", f"{path}.git") if _asked(one)), None)
+                if found and remote and is_within_any(os.path.realpath(remote), self._writable):
+                    programs += tuple(f"{name}: {one}" for one in _all_programs(remote))
+        return programs
 
     def _add_git_directories(self, found: Iterable[str]) -> None:
         new = (one for one in found if one not in self._guarded and is_within_any(one, self._writable))

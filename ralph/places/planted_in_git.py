@@ -114,6 +114,16 @@ def _links_among(entries: Iterable[os.DirEntry[str]], directory: str = "") -> It
             yield entry.path
 
 
+def separate_logs(directories: Iterable[str]) -> None:
+    """Gives the files with more than one name in the `logs` of git directories inodes of their own: git appends to them. Raises
+    OSError.
+    """
+    for directory in directories:
+        for path in _links_among(entries_below(f"{directory}/logs")):
+            if not os.path.islink(path):
+                _separate(path)
+
+
 def _separate(path: str) -> None:
     """Gives a file with more than one name an inode of its own, with the same content. Raises OSError."""
     content = read_regular_file(path, _MOST_INDEX_BYTES, 0)

@@ -581,3 +581,14 @@ def test_what_takes_too_long_or_cannot_be_read_makes_no_branch(repository: Repos
         aside(repository.checkout())
     (repository.top / ".git/MERGE_HEAD").unlink()
     assert repository.git("for-each-ref", "--format=%(refname)", "refs/heads/ralph/") == ""
+
+
+def test_a_commit_writes_into_no_second_name_of_its_logs(repository: Repository) -> None:
+    configuration, log = repository.top / ".git/config", repository.top / ".git/logs/HEAD"
+    before = configuration.read_bytes()
+    log.unlink()
+    os.link(configuration, log)
+    repository.write("new")
+    assert repository.checkout().commit("x")
+    assert configuration.read_bytes() == before
+    assert log.stat().st_size > len(before)

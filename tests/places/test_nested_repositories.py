@@ -27,6 +27,10 @@ CLONE = "git clone -q . evil; "
 PAGER = "git -C evil config core.pager x"
 MONITOR = "git -C evil config core.fsmonitor x"
 OF_BARE = "printf '[core]\\nfsmonitor = x' >evil/config"
+HIDDEN = (
+    "git init -q --bare .git/objects/e.git; printf '#!/bin/sh' >.git/objects/e.git/hooks/pre-receive; "
+    "chmod +x .git/objects/e.git/hooks/pre-receive;"
+)
 PLANTED = {
     "a setting": (f"{CLONE} {MONITOR}", "core.fsmonitor"),
     "a hook": (
@@ -87,6 +91,18 @@ PLANTED = {
     "one whose name has a character that some file systems ignore": (
         f"{BARE} mv evil/HEAD \"$(printf 'evil/HE\\342\\200\\214AD')\"; {OF_BARE}",
         "core.fsmonitor",
+    ),
+    "a remote in the outer git directory": (
+        f"{CLONE} {HIDDEN} git -C evil config remote.origin.pushurl $PWD/.git/objects/e.git",
+        "remote.origin.pushurl: hooks/pre-receive",
+    ),
+    "a rewritten address": (
+        f"{CLONE} {HIDDEN} git -C evil config url.../.git/objects/e.git.insteadOf https://h/",
+        "url.../.git/objects/e.git.insteadof: hooks/pre-receive",
+    ),
+    "a branch's remote": (
+        f"{CLONE} {HIDDEN} git -C evil config branch.main.pushRemote file://$PWD/.git/objects/e",
+        "branch.main.pushremote: hooks/pre-receive",
     ),
     "a huge configuration": (
         f"{CLONE} yes '# x' | head -c 1100000 >>evil/.git/config; printf '\\n[core]\\npager = x' >>evil/.git/config",
