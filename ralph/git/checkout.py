@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.credentials import paths_with_new_credentials, take_changes_out, why_not_pushed
-from ralph.git.large_files import refuse_unfiltered
+from ralph.git.large_files import unfiltered, why_unfiltered
 from ralph.git.look import (
     Changes,
     FileDigests,
@@ -346,7 +346,14 @@ class GitCheckout:
         self, git: CheckoutGit, head: str, unstaged: Sequence[StatusEntry], variables: Mapping[str, str]
     ) -> tuple[str | None, list[str]]:
         """The tree of an index after the entries are staged in it, or None if it has nothing new, and the names that git refuses."""
-        refuse_unfiltered(git, git.settings, (entry.path for entry in unstaged))
+        left_out = unfiltered(git, git.settings, (entry.path for entry in unstaged))
+        told = [why_unfiltered(git.settings, path, name) for path, name in left_out.items()]
+        if asked := [
+            why for why, name in zip(told, left_out.values(), strict=True) if name in self._seams.filters
+        ]:
+            raise CheckoutError(asked[0])  # the user asked for this one
+        self._tell_once("filters", told[0] if told else "", "; commits leave such files out")
+        unstaged = [entry for entry in unstaged if entry.path not in left_out]
         refused: list[str] = []
         if unstaged:
             # Tracked files first: those of a directory that has become a file must leave the index before.

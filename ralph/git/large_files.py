@@ -148,23 +148,21 @@ def unfiltered(git: Git, settings: GitSettings, paths: Iterable[str]) -> dict[st
     return {path: name for path, name in found if name in settings.dropped_filters}
 
 
-def refuse_unfiltered(git: Git, settings: GitSettings, paths: Iterable[str]) -> None:
-    """Raises CheckoutError if one of the paths is `unfiltered`. Raises Interrupted."""
-    for path, name in unfiltered(git, settings, paths).items():
-        if name in settings.unnamed_filters:
-            raise CheckoutError(
-                f"{shown([path])} goes through your filter {name!r}, which ralph's own git does not run: {_advice([name])}"
-            )
-        raise CheckoutError(
-            f"{shown([path])} goes through the filter {name!r}, a program that an agent can write, or that only a "
-            f"configuration names which it can write; {settings.advice}, with a program where commands may not write"
-        )
+def why_unfiltered(settings: GitSettings, path: str, name: str) -> str:
+    """Why the filter of one of the `unfiltered` does not run, and what to do."""
+    if name in settings.unnamed_filters:
+        return f"{shown([path])} goes through your filter {name!r}, which ralph's own git does not run: {_advice([name])}"
+    return (
+        f"{shown([path])} goes through the filter {name!r}, a program that an agent can write, or that only a "
+        f"configuration names which it can write; {settings.advice}, with a program where commands may not write"
+    )
 
 
 def refuse_tracked(git: Git, settings: GitSettings) -> None:
-    """As `refuse_unfiltered`, for all files that git tracks."""
-    if settings.dropped_filters:
-        refuse_unfiltered(git, settings, _tracked(git))
+    """Raises CheckoutError if a file that git tracks is `unfiltered`. Raises Interrupted."""
+    found = unfiltered(git, settings, _tracked(git)) if settings.dropped_filters else {}
+    for path, name in found.items():
+        raise CheckoutError(why_unfiltered(settings, path, name))
 
 
 def about_unnamed(git: Git, settings: GitSettings) -> list[str]:
