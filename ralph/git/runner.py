@@ -549,7 +549,7 @@ class GitToken:
 # The files that git reads in each directory of a working tree, and `.git` itself, which may be a file.
 _READ_IN_TREE = frozenset((".gitignore", ".gitattributes", ".gitmodules", ".mailmap", ".git"))
 _CONFIGURATIONS = ("config", "config.worktree")
-_VALUE = re.compile(rb'^\s*[A-Za-z][A-Za-z0-9-]*\s*=\s*"?([^"\r\n]+?)"?\s*$', re.MULTILINE)
+_VALUE = re.compile(rb'^[ \t]*[A-Za-z][A-Za-z0-9-]*[ \t]*=[ \t]*"?([^"\r\n]+)', re.MULTILINE)
 _MOST_CONFIGURATIONS = 100
 
 
@@ -604,7 +604,7 @@ def _named(files: list[str], home: str) -> Iterator[str]:
         yield file
         if blocks(file) or not os.path.isfile(file):
             continue
-        for value in _VALUE.findall(beginning_of(file)):
+        for value in map(bytes.rstrip, _VALUE.findall(beginning_of(file))):
             named = os.fsdecode(value).replace("\0", "")
             named = home + named[1:] if named.startswith("~/") else named
             pending.append(os.path.join(os.path.dirname(file), named))

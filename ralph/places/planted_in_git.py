@@ -34,7 +34,7 @@ _INDEX = re.compile(r"index|sharedindex\.\w+")
 # Git replaces these, or writes into them only what is not there; programs for it link them to save room. A changed `config` is undone.
 _NEVER_WRITTEN_IN_PLACE = ("objects/", "lfs/", "annex/", "refs/", "config")
 _MOST_INDEX_BYTES = 256 * 1024 * 1024
-_HAS_LONG_IDS = re.compile(rb"(?im)^\s*objectformat\s*=\s*\"?sha256")
+_HAS_LONG_IDS = re.compile(rb"(?im)^[ \t]*objectformat[ \t]*=[ \t]*\"?sha256")
 # gitformat-index(5): the bytes of an entry before the name of its object, and its flags.
 _BEFORE_ID = 40
 _EXTENSIONS = frozenset((b"TREE", b"REUC", b"link", b"UNTR", b"FSMN", b"EOIE", b"IEOT", b"sdir"))

@@ -220,7 +220,7 @@ def _files(naming: str, teller: str, cwd: Path, events: Events) -> Iterator[tupl
 
 # A block of shell lines, and one line: !`...` at the beginning of a word.
 _SHELL = re.compile(
-    r"^```!\s*\n(?P<block>.*?)\n?```|(?:^|(?<=\s))!`(?P<line>[^`\n]+)`", re.MULTILINE | re.DOTALL
+    r"^```![^\S\n]*\n(?P<block>.*?)\n?```|(?:^|(?<=\s))!`(?P<line>[^`\n]+)`", re.MULTILINE | re.DOTALL
 )
 _PLACE = re.compile(
     r"\$ARGUMENTS\[(?P<index>\d+)\]|\$\{?(?P<all>ARGUMENTS)\b\}?|\$(?P<number>\d+)"

@@ -375,3 +375,15 @@ def test_many_objects_keep_the_look_from_no_link(repository) -> None:
         (directory / "objects/x/y/z").symlink_to("/nowhere")
 
     assert told_after(repository, plant) == ""
+
+
+def test_many_empty_lines_in_a_configuration_take_no_time(repository) -> None:
+    """An expression that tries each of them to their end would take an hour, and hear no signal."""
+
+    def plant(_) -> None:
+        git(repository, "init", "-q", "sub")
+        git(repository, "-C", str(repository.top / "sub"), "add", "-N", ".")
+        with (repository.top / "sub/.git/config").open("a") as file:
+            file.write("\n" * 1_000_000)
+
+    assert "sub (a configuration too large to be read)" not in told_after(repository, plant)
