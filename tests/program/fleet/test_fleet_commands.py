@@ -243,7 +243,7 @@ def test_without_the_extra_one_line_says_what_to_install(ralph, ralph_here, monk
         monkeypatch.delitem(sys.modules, name)
     for name, module in vars(ralph_fleet).copy().items():
         if isinstance(module, ModuleType):
-            monkeypatch.setattr(ralph_fleet, name, module)  # the import below makes another one
+            monkeypatch.delattr(ralph_fleet, name)  # the import below makes another one
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     write_jobs(ralph, {"id": "a"})
     for words in (["ls"], ["submit", "night.jsonl"], ["work"], ["cancel", "a"]):
