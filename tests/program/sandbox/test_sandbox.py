@@ -94,7 +94,7 @@ def test_with_namespaces_what_a_rule_denies_to_read_in_the_work_is_masked_for_co
     assert ralph("go", *(word for rule in rules for word in ("--disallowedTools", rule))).code == 0
     [(told, _)] = results(server, 1)
     assert [name for name in files if f"text of {name}" in told] == ["open", ".git/x.pem"]
-    assert "[the sandbox denies reading " in told
+    assert "the sandbox denies reading " in told
     assert "mv: cannot move 'sub' to 'other': Device or resource busy" in results(server, 2)[0][0]
     for name in files:
         assert (ralph.cwd / name).read_text() == f"text of {name}\n"
