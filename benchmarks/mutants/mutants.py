@@ -459,7 +459,7 @@ MUTANTS = (
     Mutant(
         "links-in-git-stay",
         "the end of a run removes a link through which the user's git would write",
-        "                    os.unlink(link)\n",
+        "    os.unlink(link)\n",
         "",
         ("test_planted_in_git.py",),
     ),

@@ -239,7 +239,7 @@ class GitCheckout:
         files that agents may not read. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without
         a branch.
         """
-        self.refuse_foreign()
+        self._prepare_to_write()
         git = CheckoutGit(self.top, self._seams, _WITH_OWN_INDEX)
         last, self._last = self._last, None
         found = last[1] if last is not None and last[0] is seen else looked(git)
@@ -272,7 +272,7 @@ class GitCheckout:
 
         Raises Interrupted and OSError. Raises CheckoutError if that fails or takes longer than `limit_s`.
         """
-        self.refuse_foreign()
+        self._prepare_to_write()
         ends_at_s = self._seams.clock.now_s() + limit_s
         git = CheckoutGit(self.top, replace(self._seams, ends_at_s=ends_at_s), _WITH_OWN_INDEX)
         found = looked(git)
@@ -541,7 +541,7 @@ class GitCheckout:
         """Pushes the current branch, or another one of this repository under its own name, to the remote of the branch on which
         the loop began. Returns the number of commits that the remote did not have before.
         """
-        self.refuse_foreign()
+        self._prepare_to_write()
         git = self.git()
         found = looked(git)
         status = found.status
@@ -632,6 +632,16 @@ class GitCheckout:
             self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")
         )
 
+    def _prepare_to_write(self) -> None:
+        """Raises CheckoutError as `refuse_foreign` does. Git then appends to no second name of another file."""
+        self.refuse_foreign()
+        try:
+            separate_logs({str(self.git_directory), common_directory(str(self.git_directory)) or ""} - {""})
+        except OSError as error:
+            raise CheckoutError(
+                f"git could not write {error.filename}: {error.strerror}", Outcome.IO_ERROR
+            ) from None
+
     def refuse_foreign(self) -> None:
         """Raises CheckoutError if git would write what is not this checkout's, or publish objects that no agent may read."""
         found = foreign_directories(str(self.top), tuple(map(str, self._given)))
@@ -641,12 +651,6 @@ class GitCheckout:
                 f"git would write {path}, which is not this checkout's own ({why}); "
                 f"{made if why.endswith(' is a link') else ''}if it is yours and you trust this checkout, name it: --add-dir {path}"
             )
-        try:
-            separate_logs({str(self.git_directory), common_directory(str(self.git_directory)) or ""} - {""})
-        except OSError as error:
-            raise CheckoutError(
-                f"git could not write {error.filename}: {error.strerror}", Outcome.IO_ERROR
-            ) from None
         try:
             borrowed = [*borrowed_objects(str(self.top))]
         except OSError as error:

@@ -66,25 +66,17 @@ def planted_below(directories: Sequence[str], since_s: float, guarded: Sequence[
 
 def _planted(directories: Iterable[tuple[str, Iterator[str]]], since_s: float, others: Sequence[str]) -> str:
     since_ns = int(since_s * 1e9) - _TICK_NS
-    removed, separated, indexes, closed = [], [], [], []
+    removed, separated, indexes, closed = list[str](), list[str](), list[str](), list[str]()
     for directory, links in directories:
         try:
             for link in links:
-                is_hard = not os.path.islink(link)
-                target = "" if is_hard else os.readlink(link)
-                is_head = os.path.basename(link) == "HEAD" and is_ref(target)
-                # A folder that was moved there brings old links.
-                way = (one for one in (link, *directories_above(link)) if one.startswith(f"{directory}/"))
-                if is_head or all(os.lstat(one).st_ctime_ns < since_ns for one in way):
+                try:
+                    told_as = _taken_away(link, directory, since_ns, others)
+                except OSError as error:  # of one that stays: the others must not stay with it
+                    closed.append(f"{shown_path(link)} ({error.strerror})")
                     continue
-                if is_hard:
-                    _separate(link)
-                    separated.append(shown_path(link))
-                    continue
-                real, inside = os.path.realpath(link), link[len(directory) :]
-                if not any(real == f"{one}{inside}" for one in others):
-                    os.unlink(link)
-                    removed.append(f"{shown_path(link)} (to {shown_path(target)})")
+                if told_as:
+                    (removed if not os.path.lexists(link) else separated).append(told_as)
             for entry in entries_in(directory, lambda one: _INDEX.fullmatch(one.name) is not None):
                 if entry.is_file(follow_symlinks=False) and entry.stat().st_ctime_ns >= since_ns:
                     indexes += [f"{shown_path(entry.path)} ({fault})" for fault in _faults_of(entry.path)]
@@ -97,6 +89,27 @@ def _planted(directories: Iterable[tuple[str, Iterator[str]]], since_s: float, o
         "git's own directories could not be looked through: {}": closed,
     }
     return "; ".join(text.format(first_of(found)) for text, found in told.items() if found)
+
+
+def _taken_away(link: str, directory: str, since_ns: int, others: Sequence[str]) -> str:
+    """Removes a symbolic link in a git directory, or makes a hard one a copy, if it was made since then. Returns its path for people,
+    with the target of a symbolic one, or an empty text if it stays. Raises OSError.
+    """
+    is_hard = not os.path.islink(link)
+    target = "" if is_hard else os.readlink(link)
+    is_head = os.path.basename(link) == "HEAD" and is_ref(target)
+    # A folder that was moved there brings old links.
+    way = (one for one in (link, *directories_above(link)) if one.startswith(f"{directory}/"))
+    if is_head or all(os.lstat(one).st_ctime_ns < since_ns for one in way):
+        return ""
+    if is_hard:
+        _separate(link)
+        return shown_path(link)
+    real, inside = os.path.realpath(link), link[len(directory) :]
+    if any(real == f"{one}{inside}" for one in others):
+        return ""
+    os.unlink(link)
+    return f"{shown_path(link)} (to {shown_path(target)})"
 
 
 def _links_of(directory: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.places import git_places, nested_repositories
+from ralph.places import git_places, nested_repositories, planted_in_git
 from ralph.places.nested_repositories import last_look
 from ralph.places.planted_in_git import names_in_index
 from tests.git.repositories import Repository, cloned
@@ -388,3 +388,20 @@ def test_many_empty_lines_in_a_configuration_take_no_time(repository) -> None:
             file.write("\n" * 1_000_000)
 
     assert "sub (a configuration too large to be read)" not in told_after(repository, plant)
+
+
+def test_a_file_that_is_too_large_to_be_copied_keeps_no_link_there(repository, monkeypatch) -> None:
+    monkeypatch.setattr(planted_in_git, "_MOST_INDEX_BYTES", 1_000)
+    names = ("MERGE_MSG", "SQUASH_MSG", "TAG_EDITMSG", "logs/refs/x")
+
+    def plant(directory) -> None:
+        (directory / "large").write_bytes(bytes(2_000))
+        for number in range(3):
+            os.link(directory / "large", directory / f"large{number}")
+        for name in names:
+            (directory / name).symlink_to("/nowhere")
+
+    told = told_after(repository, plant)
+    assert not [name for name in names if (repository.top / ".git" / name).is_symlink()]
+    assert "could not be looked through: " in told
+    assert (repository.top / ".git/large1").stat().st_size == 2_000
